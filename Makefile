@@ -1,0 +1,41 @@
+# Commands of this checkout. `make rehearse` and `make test` do all their own set-up.
+
+PYTHON ?= python3
+VENV := .venv
+SUITE := $(VENV)/.complete
+
+.PHONY: help rehearse test lint bench node-down clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+rehearse: $(SUITE) packages ## bare simulated host to verified answers, twice; KEEP=1 leaves it up, REBUILD=1 plays a rebuild
+	@$(VENV)/bin/python -m tests.node.rehearse
+
+test: $(SUITE) packages ## every test, those on simulated hosts included
+	@$(VENV)/bin/python -m pytest
+
+lint: $(SUITE) shellcheck ## ruff, mypy --strict on tasks/, shellcheck
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+	@./tests/shell-scripts | xargs shellcheck
+
+bench: $(SUITE) packages ## seconds and remote commands, measured on a simulated host
+	@$(VENV)/bin/python -m tests.node.bench
+
+node-down: ## remove every simulated host
+	@$(VENV)/bin/python -m tests.node down-all
+
+$(SUITE): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
+	@$(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/pip install -q --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+.PHONY: packages shellcheck
+packages: # Debian packages that a simulated host needs; said before they are installed
+	@./tests/node/install-packages
+
+shellcheck:
+	@command -v shellcheck >/dev/null || ./tests/node/install-packages shellcheck

@@ -1,0 +1,22 @@
+"""From a bare GPU host to verified answers: the phases, in the order in which they depend on each other.
+
+pyinfra inventory.py deploy.py --dry --diff     show what would change
+pyinfra inventory.py deploy.py                  change it, after a look at the list
+"""
+
+from tasks import activate, kernels, launch, model, preflight, runtime, services, system, topology, verify
+from tasks.barrier import barrier
+
+plan = preflight.admit()  # settings, facts, plan; a host that does not fit ends here, before anything changes
+
+if plan is not None:
+    system.provision(plan)  # packages, user, folders, kernel settings
+    runtime.build(plan)  # the release, beside the one that serves
+    kernels.place(plan)  # its patches: they are part of it
+    model.ensure(plan)  # long to fetch: before anything stops
+    topology.check(plan)  # which GPUs and CPUs each server gets
+    barrier("installed")
+    activate.switch(plan)  # checked, then current
+    launch.write(plan)  # scripts, environment, units
+    services.bring_up(plan)  # prefill and decode, then the router
+    verify.ask(plan)  # golden answers through the router

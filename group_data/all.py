@@ -1,0 +1,119 @@
+"""Every setting: its default, unit and meaning.
+
+Override for one host in group_data/HOST.py, for a group in group_data/GROUP.py, for one run with
+`--data NAME=VALUE`. A name that is not in this file is an error; so is a value of the wrong type.
+"""
+
+# ---- Release: which versions run ------------------------------------------------------------------------------------
+
+release = "sglang-0.5.23-cu130"  # a folder of files/locks: SGLang, torch, CUDA, NIXL and router that fit together
+python = "auto"  # "3.11", "3.12", or "auto": the one that the host's distribution carries
+
+# ---- Package sources: None or [] = what the host's own pip/uv configuration says -------------------------------------
+
+package_index = None  # URL of the Python package index
+package_extra_indexes = []  # URLs asked besides it, a CPU torch index for example
+package_find_links = []  # folders or URLs of wheels, asked besides the index
+package_certificate = None  # PEM file on the host that signs the above
+
+# ---- Paths and the service user --------------------------------------------------------------------------------------
+
+root_dir = "/opt/sglang-pd"  # releases and on-host tools
+config_dir = "/etc/sglang-pd"  # launch scripts and their environment
+state_dir = "/var/lib/sglang-pd"  # models, JIT and model caches; home of the service user
+service_user = "sglang"  # made when missing; owns state_dir, may log in nowhere
+
+# ---- Model -----------------------------------------------------------------------------------------------------------
+
+model = "deepseek-v4-flash-nvfp4"  # a profile of files/models
+model_dir = None  # folder on the host that holds the model already; None = fetched below state_dir
+model_revision = None  # commit of the hub's repository; None = the one that the profile pins
+context_length = 131072  # tokens, the same for both roles
+
+# ---- Prefill ---------------------------------------------------------------------------------------------------------
+
+prefill_instances = 1  # servers of this role on the host; each further one counts its ports up by 1
+prefill_tensor_parallel = 4  # GPUs per server
+prefill_gpus = None  # GPU indices such as [0, 1, 2, 3]; None = derived from the topology, one NUMA node per server
+prefill_numa_node = None  # NUMA node to derive the GPUs from; None = the first one that has room
+prefill_port = 30000  # TCP, HTTP API
+prefill_bootstrap_port = 8998  # TCP, where decode learns about this server
+prefill_dist_init_port = 30335  # TCP, torch.distributed rendezvous of its ranks
+prefill_mem_fraction = 0.70  # share of GPU memory for weights and KV cache
+prefill_chunked_prefill = 8192  # tokens per prefill chunk
+prefill_cuda_graph = False  # prompts differ in length: graphs cost memory and win nothing
+prefill_arguments = []  # more server arguments, such as ["--log-level", "debug"]
+prefill_environment = {}  # more environment variables of this role: {NAME: value}
+
+# ---- Decode ----------------------------------------------------------------------------------------------------------
+
+decode_instances = 1
+decode_tensor_parallel = 4
+decode_gpus = None
+decode_numa_node = None
+decode_port = 30001
+decode_bootstrap_port = 8999
+decode_dist_init_port = 30435
+decode_mem_fraction = 0.60  # lower than prefill's: CUDA graphs are captured beside it
+decode_cuda_graph_max_batch = 64  # sequences; the largest batch that runs as a CUDA graph
+decode_arguments = []
+decode_environment = {}
+
+# ---- Both roles ------------------------------------------------------------------------------------------------------
+
+transfer_backend = "nixl"  # "nixl" or "mooncake": what moves the KV cache
+# Environment of prefill and decode: {NAME: {"value": ..., "reason": ..., "source": ...}}
+environment = {
+    "CUDA_DEVICE_ORDER": {
+        "value": "PCI_BUS_ID",
+        "reason": "GPU indices mean the same card as in nvidia-smi",
+        "source": "CUDA programming guide, environment variables",
+    },
+    "NCCL_P2P_LEVEL": {
+        "value": "SYS",
+        "reason": "peer copies also across sockets: 35-37 GB/s sendrecv instead of 13 at the default",
+        "source": "published NCCL measurements on 8x RTX PRO 6000, PCIe only",
+    },
+    "NCCL_IB_DISABLE": {
+        "value": "1",
+        "reason": "one host: no InfiniBand to search for",
+        "source": "NCCL environment variables, NCCL_IB_DISABLE",
+    },
+}
+
+# ---- Router ----------------------------------------------------------------------------------------------------------
+
+router_host = "127.0.0.1"  # wider only together with router_api_key_env
+router_port = 8000  # TCP
+router_metrics_host = "127.0.0.1"
+router_metrics_port = 29001  # TCP
+router_policy = "cache_aware"  # how a prefill server is chosen: cache_aware, round_robin, random, power_of_two
+router_health_interval = 2  # seconds between health checks of the workers
+router_health_failures = 2  # failed checks in a row until a worker counts as down
+router_health_successes = 1  # good checks in a row until it counts as up again
+router_api_key_env = None  # name of a variable in YOUR environment that holds the key clients must send
+router_arguments = []
+router_environment = {}
+
+# ---- Bring-up: limits in seconds -------------------------------------------------------------------------------------
+
+worker_ready_limit = 1800  # from start to ready; a cold page cache loads 146 GB in it
+router_ready_limit = 120
+warm_up_limit = 120  # the first request: a first transfer was seen to take 38 s
+answer_limit = 60  # each golden question
+stop_limit = 90  # draining after a stop, then the server is killed; idle PD servers took 20-24 s
+# "pair": prefill and decode restart together, since a half-replaced pair can stall; "changed": only what changed
+restart_scope = "pair"
+start_on_boot = True
+
+# ---- System ----------------------------------------------------------------------------------------------------------
+
+reserve_ports = True  # keep our ports out of the kernel's ephemeral range (net.ipv4.ip_local_reserved_ports)
+disable_numa_balancing = True  # kernel.numa_balancing=0: page migration stalls pinned servers
+gpu_persistence = True  # keep the driver loaded between processes
+limit_memlock = "infinity"  # bytes a server may pin: NIXL registers the KV cache
+limit_nofile = 1048576  # open files a server may hold
+
+# ---- Preflight -------------------------------------------------------------------------------------------------------
+
+minimum_free_disk_gb = None  # GB free where releases and models go; None = computed from release and model

@@ -1,0 +1,10 @@
+"""The hosts. This is the file to edit first; settings are in group_data/."""
+
+from tasks.inventory import groups
+
+hosts = [
+    # "gpu-1.example.com",
+    # ("gpu-2.example.com", {"ssh_user": "root", "ssh_key": "~/.ssh/id_ed25519"}),
+]
+
+globals().update(groups(hosts))  # one group per host, so that group_data/HOST.py is for that host alone

@@ -1,0 +1,29 @@
+"""What the service answers to its golden questions."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+from pyinfra.api import FactBase
+
+
+class Answers(FactBase[dict[str, Any]]):
+    """As `pd-verify --json` prints it; {} where it gave no answer."""
+
+    @staticmethod
+    def default() -> dict[str, Any]:
+        return {}
+
+    def command(self, tool: str, config: str, proof: str, depends: list[str]) -> str:
+        command = [tool, "--config", config, "--json", "--proof", proof]
+        for path in depends:
+            command += ["--depends", path]
+        return f"{shlex.join(command)}; true"
+
+    def process(self, output: list[str]) -> dict[str, Any]:
+        try:
+            return dict(json.loads("\n".join(output)))
+        except ValueError:
+            return {"ok": False, "reason": " ".join(output)}

@@ -1,0 +1,40 @@
+"""A built release, compared with its lock and with what was recorded when it was built."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+from pyinfra.api import FactBase
+
+from tasks.catalogue import tools
+
+
+class ReleaseState(FactBase[dict[str, Any] | None]):
+    """{"env": ..., "router": ...} as pd-env check prints them; None where the release is not built.
+
+    The checker travels with the question, so that a host whose tools were removed still answers.
+    """
+
+    @staticmethod
+    def default() -> dict[str, Any] | None:
+        return None
+
+    def command(self, directory: str, lock: str, router_lock: str) -> str:
+        checker = tools()["pd-env"].decode()
+        return (
+            f"[ -e {shlex.quote(directory)}/release.json ] && command -v python3 >/dev/null || exit 0\n"
+            f"check=$(cat <<'PD_END'\n{checker}\nPD_END\n)\n"
+            f"for pair in {shlex.quote(f'env {lock}')} {shlex.quote(f'router {router_lock}')}; do set -- $pair\n"
+            f'  answer=$(python3 -c "$check" check {shlex.quote(directory)}/"$1" --lock "$2" --json); '
+            'printf \'{"part":"%s","answer":%s}\\n\' "$1" "${answer:-null}"\n'
+            "done"
+        )
+
+    def process(self, output: list[str]) -> dict[str, Any] | None:
+        found = {}
+        for line in output:
+            entry = json.loads(line)
+            found[entry["part"]] = entry["answer"]
+        return found

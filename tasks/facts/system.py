@@ -1,0 +1,42 @@
+"""Operating system, capacity, users, installed packages."""
+
+from __future__ import annotations
+
+import shlex
+
+from tasks.facts.sections import PRELUDE, Sections
+
+_SCRIPT = r"""
+pythons() { for v in 3.11 3.12; do command -v python$v >/dev/null && echo $v; done; true; }
+disk() { for p in "$@"; do d=$p; while [ ! -e "$d" ]; do d=${d%/*}; d=${d:-/}; done
+  echo "$p $(df -Pk "$d" | awk 'NR == 2 {print $4}')"; done; }
+sysctls() { for k in "$@"; do f=/proc/sys/$(echo "$k" | tr . /)
+  if [ -e "$f" ]; then echo "$k=$(cat "$f")"; else echo "$k"; fi; done; }
+packages() { dpkg-query -W -f '${db:Status-Status} ${Package}\n' "$@" 2>/dev/null |
+  awk '$1 == "installed" {print $2}'; }
+quiet() { "$@" 2>/dev/null; true; }
+section uid id -u
+section os cat /etc/os-release
+section machine uname -m
+section glibc getconf GNU_LIBC_VERSION
+section init cat /proc/1/comm
+section pythons pythons
+section cpus cat /sys/devices/system/cpu/online
+"""
+
+
+class System(Sections):
+    """Sections for tasks.plan.host.read_system."""
+
+    def command(self, user: str, paths: list[str], sysctls: list[str], packages: list[str]) -> str:
+        def words(values: list[str]) -> str:
+            return " ".join(map(shlex.quote, values))
+
+        return (
+            f"{PRELUDE}{_SCRIPT}"
+            f"section disk disk {words(paths)}\n"
+            f"section sysctl sysctls {words(sysctls)}\n"
+            f"section packages packages {words(packages)}\n"
+            f"section user quiet getent passwd {shlex.quote(user)}\n"
+            f"section groups quiet id -nG {shlex.quote(user)}\n"
+        )

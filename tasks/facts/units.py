@@ -1,0 +1,27 @@
+"""Units of systemd, and what their processes left below /run."""
+
+from __future__ import annotations
+
+import shlex
+
+from tasks.facts.sections import PRELUDE, Sections
+
+_SCRIPT = """
+left() { cat "$1" 2>/dev/null; true; }
+files() { cd /etc/systemd/system && ls sglang-pd-*.service 2>/dev/null; true; }
+"""
+_PROPERTIES = "LoadState,ActiveState,SubState,UnitFileState,MainPID,NeedDaemonReload"
+
+
+class Units(Sections):
+    """Sections for tasks.plan.services.read_units: UNIT, 'UNIT fingerprint', 'UNIT gate'."""
+
+    def command(self, units: dict[str, str], target: str) -> str:
+        """units: unit name -> folder of its process below /run."""
+        lines = [PRELUDE, _SCRIPT, f"section files files; section {target} systemctl show -p {_PROPERTIES} {target}"]
+        for unit, run in units.items():
+            name = shlex.quote(unit)
+            lines.append(f"section {name} systemctl show -p {_PROPERTIES} {name}")
+            lines.append(f"section {shlex.quote(unit + ' fingerprint')} left {run}/fingerprint.json")
+            lines.append(f"section {shlex.quote(unit + ' gate')} left {run}/gate.json")
+        return "\n".join(lines)

@@ -1,0 +1,61 @@
+"""Checks of the inventory that pyinfra does not make, before it connects to anything."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import click
+from pyinfra.api.exceptions import PyinfraError
+from pyinfra.context import ctx_state
+
+Host = str | tuple[str, dict[str, Any]]
+
+
+def groups(hosts: Sequence[Host], **more: Sequence[Host]) -> dict[str, list[Host]]:
+    """Groups for an inventory: every host in one of its own name, besides those in `more`.
+
+    Raises PyinfraError for an inventory without hosts, a --limit that matches none of them, and a file in
+    group_data that no group reads.
+    """
+    names = [host if isinstance(host, str) else host[0] for host in hosts]
+    if not names:
+        raise PyinfraError("the inventory has no hosts: add one to the list `hosts` in inventory.py")
+    found = {name: [host] for name, host in zip(names, hosts, strict=True)}
+    for group, members in more.items():
+        found[group] = list(members)
+    parameters = _command_line()
+    _check_limit(parameters.get("limit") or (), names, [*found, "all", "hosts", "inventory"])
+    _check_group_data(Path("group_data"), [*found, "all", "hosts", "inventory"])
+    _without_a_terminal()
+    return found
+
+
+def _command_line() -> dict[str, Any]:
+    context = click.get_current_context(silent=True)
+    return dict(context.params) if context else {}
+
+
+def _check_limit(patterns: Sequence[str], names: Sequence[str], known: Sequence[str]) -> None:
+    for pattern in patterns:
+        if pattern not in known and not any(fnmatch(name, pattern) for name in names):
+            raise PyinfraError(f"--limit {pattern} matches no host of the inventory: it holds {', '.join(names)}")
+
+
+def _check_group_data(folder: Path, known: Sequence[str]) -> None:
+    for path in sorted(folder.glob("*")):
+        if path.name.startswith((".", "__")):
+            continue
+        if path.suffix != ".py":
+            raise PyinfraError(f"{path} is not read: pyinfra reads group_data/*.py only; rename or remove it")
+        if path.stem not in known:
+            raise PyinfraError(f"{path} is read by no group: no host or group of the inventory is called {path.stem!r}")
+
+
+def _without_a_terminal() -> None:
+    """A failed host ends the run where nobody can be asked; pyinfra's prompt would end in a traceback."""
+    if not sys.stdin.isatty() and ctx_state.isset():
+        ctx_state.get().should_raise_failed_hosts = lambda _: True

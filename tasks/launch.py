@@ -1,0 +1,26 @@
+"""Launch scripts, environment files and units: all that the service is started from."""
+
+from __future__ import annotations
+
+from pyinfra import host
+from pyinfra.api import deploy
+
+from tasks import render
+from tasks.facts.paths import Paths
+from tasks.operations import files
+from tasks.plan.playbook import Plan
+
+
+@deploy("Launch")
+def write(plan: Plan) -> None:
+    wanted = [file for instance in plan.instances for file in render.instance_files(plan, instance).all]
+    wanted += [render.target(plan), plan.verify_config]
+    secret = render.api_key(plan)
+    found = host.get_fact(Paths, paths=[plan.paths.secret, *(file.path for file in wanted)])
+
+    if secret:
+        files.file(name=f"API key {secret.path}", wanted=secret, found=found[secret.path])
+    else:
+        files.absent(name="No API key", path=plan.paths.secret, found=found[plan.paths.secret])
+    for file in wanted:
+        files.file(name=f"File {file.path}", wanted=file, found=found[file.path])

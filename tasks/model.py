@@ -1,0 +1,33 @@
+"""The model's files, there and whole."""
+
+from __future__ import annotations
+
+from pyinfra import host
+from pyinfra.api import deploy
+
+from tasks import catalogue
+from tasks.facts.paths import Paths
+from tasks.operations import model
+from tasks.plan.playbook import Plan
+
+
+@deploy("Model")
+def ensure(plan: Plan) -> None:
+    source, directory, user = plan.profile.source, plan.paths.model, plan.settings.service_user
+    name = f"Model {plan.profile.name}"
+    if plan.brings_model:
+        model.whole(name=name, directory=directory)
+    elif source.bundled:
+        files = catalogue.bundled_model(source.bundled)
+        found = host.get_fact(Paths, paths=[f"{directory}/{file}" for file in files])
+        model.bundled(name=name, directory=directory, owner=user, files=files, found=found)
+    else:
+        model.fetched(
+            name=name,
+            directory=directory,
+            owner=user,
+            repository=str(source.hub),
+            revision=str(plan.model_revision),
+            tool=f"{plan.paths.bin}/pd-model",
+            python=f"{plan.paths.current}/env/bin/python",
+        )

@@ -1,0 +1,83 @@
+"""Files, folders and links."""
+
+from __future__ import annotations
+
+import io
+import shlex
+from collections.abc import Generator
+
+from pyinfra import host, logger, state
+from pyinfra.api import FileUploadCommand, StringCommand, operation
+from pyinfra.api.output import format_text
+from pyinfra.operations.util.files import generate_color_diff
+
+from tasks.plan.files import Found, WantedDirectory, WantedFile, compare, same_directory
+
+Commands = Generator[StringCommand | FileUploadCommand, None, None]
+
+
+@operation()
+def directory(wanted: WantedDirectory, found: Found) -> Commands:
+    """A folder with its mode and owner. What lies in it is left alone."""
+    if same_directory(wanted, found):
+        host.noop(f"{wanted.path} is as wanted")
+        return
+    path = shlex.quote(wanted.path)
+    yield StringCommand(f"install -d -m {wanted.mode} -o {wanted.owner} -g {wanted.group} {path}")
+
+
+@operation()
+def file(wanted: WantedFile, found: Found) -> Commands:
+    """A file with content, mode and owner; put in place in one step. --diff shows new files whole."""
+    difference = compare(wanted, found)
+    if not difference:
+        host.noop(f"{wanted.path} is as wanted")
+        return
+    if state.config.DIFF and not state.is_executing:
+        _show(wanted, found)
+    path = shlex.quote(wanted.path)
+    if difference.content:
+        beside = f"{wanted.path}.new"
+        yield FileUploadCommand(io.BytesIO(wanted.content), beside, remote_temp_filename=host.get_temp_filename(beside))
+        new = shlex.quote(beside)
+        yield StringCommand(
+            f"chown {wanted.owner}:{wanted.group} {new} && chmod {wanted.mode} {new} && mv -fT {new} {path}"
+        )
+        return
+    yield StringCommand(f"chown {wanted.owner}:{wanted.group} {path} && chmod {wanted.mode} {path}")
+
+
+@operation()
+def absent(path: str, found: Found) -> Commands:
+    """No such path."""
+    if found.kind == "absent":
+        host.noop(f"{path} is not there")
+        return
+    yield StringCommand(f"rm -rf {shlex.quote(path)}")
+
+
+def _show(wanted: WantedFile, found: Found) -> None:
+    """The difference, as pyinfra's own --diff prints it."""
+    if wanted.secret:
+        host.log(f"Will write {format_text(wanted.path, bold=True)} (a secret: not shown)")
+        return
+    difference = compare(wanted, found)
+    if found.kind != "file":
+        host.log(f"Will create {format_text(wanted.path, bold=True)} ({wanted.mode} {wanted.owner}:{wanted.group})")
+    else:
+        host.log(f"Will modify {format_text(wanted.path, bold=True)}")
+        if difference.mode:
+            logger.info("  mode %s -> %s", found.mode, wanted.mode)
+        if difference.owner:
+            logger.info("  owner %s:%s -> %s:%s", found.owner, found.group, wanted.owner, wanted.group)
+    if difference.content:
+        for line in generate_color_diff(_lines(found.content or b""), _lines(wanted.content)):
+            logger.info("  %s", line)
+    logger.info("")
+
+
+def _lines(content: bytes) -> list[str]:
+    try:
+        return content.decode().splitlines(keepends=True)
+    except UnicodeDecodeError:
+        return [f"({len(content)} bytes)\n"]

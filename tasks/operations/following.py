@@ -1,0 +1,92 @@
+"""Long commands and bring-ups whose progress the user sees: pyinfra hides the output of operations."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any, cast
+
+from pyinfra import logger
+from pyinfra.api import Host, State, StringCommand
+from pyinfra.api.arguments import CONNECTOR_ARGUMENT_KEYS
+from pyinfra.api.output import format_text
+
+from tasks.plan.instances import Instance
+
+POLL = 0.5  # seconds between two looks at a gate
+
+
+def run_and_log(state: State, host: Host, command: str) -> bool:
+    """Run a command on the host; what it prints is shown line by line as it comes. False when it fails."""
+    good, _ = host.run_shell_command(StringCommand(command), print_output=True, **_as_operation(host))
+    return bool(good)
+
+
+def follow_gates(state: State, host: Host, instances: tuple[Instance, ...], runs: dict[str, str], limit: int) -> bool:
+    """Wait until every unit is active. Logs what each gate waits for; False with its reason when one fails.
+
+    runs: instance name -> folder of its process below /run. limit: seconds.
+    """
+    pending = {instance.name: instance for instance in instances}
+    said: dict[str, str] = {}
+    started = time.monotonic()
+    while pending:
+        for name, (active, sub, gate) in _look(host, pending, runs).items():
+            waited = time.monotonic() - started
+            if active == "active":
+                say(host, f"{name}: ready after {waited:.0f} s", "green")
+                del pending[name]
+                continue
+            if active in ("failed", "inactive") or "auto-restart" in sub or waited > limit:
+                unit = pending[name].unit
+                for line in _reasons(host, unit) or [f"its unit is {active} ({sub}) after {waited:.0f} s"]:
+                    say(host, f"{name}: {line}", "red")
+                say(host, f"{name}: more with `journalctl -u {unit}` on the host")
+                return False
+            what = "stopping" if active == "deactivating" else str(gate.get("waiting_for") or "starting")
+            if said.get(name) != what:
+                said[name] = what
+                say(host, f"{name}: {what}, {waited:.0f} s", "blue")
+        if pending:
+            time.sleep(POLL)
+    return True
+
+
+def say(host: Host, message: str, colour: str | None = None) -> None:
+    """One line to the user, with the host's name in front."""
+    logger.info(f"{host.print_prefix}{format_text(message, colour) if colour else message}")
+
+
+def _look(host: Host, pending: dict[str, Instance], runs: dict[str, str]) -> dict[str, tuple[str, str, dict[str, Any]]]:
+    """Instance name -> ActiveState, SubState and the gate's status, with one command for all."""
+    script = "; ".join(
+        f"echo $(systemctl show -p ActiveState --value {instance.unit}) "
+        f"$(systemctl show -p SubState --value {instance.unit}) "
+        f"$(tr -d '\\n' <{runs[name]}/gate.json 2>/dev/null)"
+        for name, instance in pending.items()
+    )
+    _, output = host.run_shell_command(StringCommand(f"set -f; {script}"), **_as_operation(host))
+    looks = {}
+    for name, line in zip(list(pending), output.stdout_lines, strict=False):
+        active, sub, gate = ([*line.split(" ", 2), "", "", ""])[:3]
+        try:
+            looks[name] = (active, sub, cast(dict[str, Any], json.loads(gate)))
+        except ValueError:
+            looks[name] = (active, sub, {})
+    return looks
+
+
+def _reasons(host: Host, unit: str) -> list[str]:
+    """What the unit's gate said last: its status file goes with the unit, the journal stays."""
+    script = (
+        f"journalctl -o cat _SYSTEMD_INVOCATION_ID=$(systemctl show -p InvocationID --value {unit}) | "
+        "grep -E '^pd-gate: [^:]+: (failed|log line): ' | tail -n 2"
+    )
+    _, output = host.run_shell_command(StringCommand(script), **_as_operation(host))
+    return [line.split(": ", 2)[2] for line in output.stdout_lines]
+
+
+def _as_operation(host: Host) -> dict[str, Any]:
+    """The running operation's way onto the host (sudo and so on)."""
+    arguments = cast(dict[str, Any], host.current_op_global_arguments or {})
+    return {key: arguments[key] for key in CONNECTOR_ARGUMENT_KEYS if key in arguments}

@@ -1,0 +1,96 @@
+"""Units of systemd: known, enabled, running what is wanted, bound as planned."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Generator, Mapping, Sequence
+
+from pyinfra import host, state
+from pyinfra.api import FunctionCommand, StringCommand, operation
+
+from tasks.facts.processes import Bindings
+from tasks.operations.following import follow_gates, say
+from tasks.plan import bindings
+from tasks.plan.instances import Instance
+from tasks.plan.paths import UNITS
+from tasks.plan.playbook import Plan
+
+Commands = Generator[StringCommand | FunctionCommand, None, None]
+
+
+@operation()
+def retired(units: Sequence[str]) -> Commands:
+    """Units of an earlier plan: stopped and taken away, so that they hold no port and no GPU."""
+    if not units:
+        host.noop("no unit is left over")
+        return
+    yield StringCommand(f"systemctl disable -q --now {' '.join(units)}")
+    yield StringCommand("rm -f " + " ".join(f"{UNITS}/{unit}" for unit in units) + " && systemctl daemon-reload")
+
+
+@operation()
+def reloaded(needed: bool) -> Commands:
+    """systemd has read the unit files that are on disk."""
+    if not needed:
+        host.noop("systemd knows the unit files")
+        return
+    yield StringCommand("systemctl daemon-reload")
+
+
+@operation()
+def enabled(unit: str, wanted: bool, found: bool) -> Commands:
+    """Whether a unit starts at boot."""
+    if wanted == found:
+        host.noop(f"{unit} is {'enabled' if found else 'disabled'}")
+        return
+    yield StringCommand(f"systemctl {'enable' if wanted else 'disable'} -q {unit}")
+
+
+@operation()
+def running(
+    instances: tuple[Instance, ...],
+    needs: tuple[Instance, ...],
+    reasons: Mapping[str, str],
+    waiting: Sequence[str],
+    runs: dict[str, str],
+    limit: int,
+) -> Commands:
+    """Servers that run what is wanted, each behind its gate.
+
+    needs: instances that must be ready before these start; fails closed where one is not, whatever was answered
+    to a prompt. reasons: instance name -> why it (re)starts. waiting: those whose gate is still open.
+    """
+    restart = [instance for instance in instances if instance.name in reasons]
+    follow = tuple(instance for instance in instances if instance.name in reasons or instance.name in waiting)
+    if not follow:
+        host.noop(f"{', '.join(instance.name for instance in instances)}: running as wanted")
+        return
+    for instance in restart:
+        say(host, f"{instance.name} (re)starts: {reasons[instance.name]}")
+    for need in needs:
+        message = (
+            f"{need.name} is not ready ({need.unit}): {', '.join(i.name for i in follow)} will not start without it"
+        )
+        yield StringCommand(f"systemctl is-active -q {need.unit} || {{ echo {shlex.quote(message)} >&2; exit 1; }}")
+    if restart:
+        units = " ".join(instance.unit for instance in restart)
+        # reset-failed: an earlier start limit must not stand in the way of a start that is asked for.
+        yield StringCommand(f"systemctl reset-failed {units} 2>/dev/null; systemctl restart --no-block {units}")
+    yield FunctionCommand(follow_gates, [follow, runs, limit], {})
+
+
+@operation()
+def bound(plan: Plan) -> Commands:
+    """CPUs, memory policy and GPUs of the servers' processes are the planned ones."""
+    if not state.is_executing:
+        host.noop("compared once the servers run")
+        return
+    sections = host.get_fact(Bindings, units=[worker.unit for worker in plan.workers])
+    on_gpu = plan.release.manifest.device == "cuda"
+    verdict = bindings.judge(sections, plan.workers, plan.hardware, plan.system.cpus_online, on_gpu)
+    for line in verdict.unknown:
+        say(host, f"not checked, {line}", "yellow")
+    if not verdict.faults:
+        host.noop("bound as planned")
+        return
+    yield StringCommand(f"printf '%s\\n' {' '.join(map(shlex.quote, verdict.faults))} >&2; exit 1")

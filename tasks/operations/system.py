@@ -1,0 +1,57 @@
+"""Packages, the service user, kernel settings, GPU persistence."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Generator, Sequence
+
+from pyinfra import host
+from pyinfra.api import StringCommand, operation
+
+from tasks.plan.playbook import KernelSetting
+
+Commands = Generator[StringCommand, None, None]
+
+
+@operation()
+def packages(missing: Sequence[str]) -> Commands:
+    """Debian packages that are not installed yet. Lists are refreshed only when something is missing."""
+    if not missing:
+        host.noop("every package is installed")
+        return
+    apt = "DEBIAN_FRONTEND=noninteractive apt-get -y -q -o DPkg::Lock::Timeout=300"
+    yield StringCommand(f"{apt} update")
+    yield StringCommand(f"{apt} install --no-install-recommends {' '.join(map(shlex.quote, missing))}")
+
+
+@operation()
+def service_user(user: str, home: str, exists: bool) -> Commands:
+    """A system user with a group of its own name, without a login."""
+    if exists:
+        host.noop(f"user {user} is there")
+        return
+    yield StringCommand(
+        f"useradd --system --user-group --home-dir {shlex.quote(home)} --no-create-home --shell /usr/sbin/nologin "
+        f"{shlex.quote(user)}"
+    )
+
+
+@operation()
+def kernel_setting(setting: KernelSetting) -> Commands:
+    """A sysctl of the running kernel."""
+    if setting.found == setting.wanted:
+        host.noop(f"{setting.key} is {setting.wanted}")
+        return
+    yield StringCommand(f"sysctl -q -w {shlex.quote(f'{setting.key}={setting.wanted}')}")
+
+
+@operation()
+def gpu_persistence(off: Sequence[int]) -> Commands:
+    """The driver stays loaded between processes: its daemon where there is one, else the mode of each GPU."""
+    if not off:
+        host.noop("persistence is on for every GPU")
+        return
+    yield StringCommand(
+        "if systemctl cat nvidia-persistenced.service >/dev/null 2>&1; "
+        "then systemctl enable --now nvidia-persistenced.service; fi; nvidia-smi -pm 1"
+    )

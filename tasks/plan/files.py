@@ -1,0 +1,99 @@
+"""Files and folders: wanted, found, and the difference."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tasks.plan.errors import PlanError
+
+
+@dataclass(frozen=True)
+class WantedFile:
+    path: str
+    content: bytes
+    mode: str = "644"  # as stat -c %a prints it
+    owner: str = "root"
+    group: str = "root"
+    secret: bool = False  # content never printed
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.content).hexdigest()
+
+
+@dataclass(frozen=True)
+class WantedDirectory:
+    path: str
+    mode: str = "755"
+    owner: str = "root"
+    group: str = "root"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A path as it is on the host. kind: 'file', 'directory', 'link', 'other' or 'absent'."""
+
+    kind: str
+    mode: str = ""
+    owner: str = ""
+    group: str = ""
+    content: bytes | None = None  # of files up to 256 KiB
+    sha256: str = ""  # of larger files
+    target: str = ""  # of links
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.content).hexdigest() if self.content is not None else self.sha256
+
+
+ABSENT = Found("absent")
+
+
+def read_paths(lines: Iterable[str]) -> dict[str, Found]:
+    """From the lines of the fact Paths: path, kind, mode, owner, group, value, tab-separated."""
+    found = {}
+    for line in lines:
+        cells = line.split("\t")
+        if len(cells) != 6:
+            raise PlanError(f"the host's list of files cannot be read, its line says {line[:80]!r}; run again")
+        path, kind, mode, owner, group, value = cells
+        content = base64.b64decode(value) if kind == "file" and not value.startswith("sha256:") else None
+        sha256 = value.removeprefix("sha256:") if kind == "file" and content is None else ""
+        found[path] = Found(kind, mode, owner, group, content, sha256, value if kind == "link" else "")
+    return found
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What keeps a found file from being the wanted one."""
+
+    content: bool
+    mode: bool
+    owner: bool
+
+    def __bool__(self) -> bool:
+        return self.content or self.mode or self.owner
+
+
+def compare(wanted: WantedFile, found: Found) -> Difference:
+    if found.kind != "file":
+        return Difference(content=True, mode=True, owner=True)
+    return Difference(
+        content=found.digest != wanted.sha256,
+        mode=found.mode != wanted.mode,
+        owner=(found.owner, found.group) != (wanted.owner, wanted.group),
+    )
+
+
+def same_directory(wanted: WantedDirectory, found: Found) -> bool:
+    return found == Found("directory", wanted.mode, wanted.owner, wanted.group)
+
+
+def lookup(found: Mapping[str, Found], path: str) -> Found:
+    """A path that the fact did not mention was not asked for: a fault of ours, not an absent file."""
+    if path not in found:
+        raise PlanError(f"{path} was not read from the host; run again")
+    return found[path]

@@ -1,0 +1,215 @@
+"""A host as it was found: what the facts read, parsed once into typed values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tasks.plan.errors import PlanError
+from tasks.plan.topology import P2PMatrix, TopologyError, TopoMatrix, number_list, parse_p2p_matrix, parse_topo_matrix
+
+GPU_COLUMNS = "index,uuid,pci.bus_id,name,compute_cap,driver_version,memory.total,persistence_mode,mig.mode.current"
+# Distribution -> the Python it carries that a release can serve.
+PYTHON_OF = {
+    ("debian", "12"): "3.11",
+    ("ubuntu", "22.04"): "3.11",
+    ("ubuntu", "24.04"): "3.12",
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command of the host printed (stdout and stderr) and its exit status."""
+
+    status: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Gpu:
+    index: int
+    uuid: str
+    bus_id: str  # as in sysfs: 0000:01:00.0
+    name: str
+    compute_capability: str
+    driver: str
+    memory_mib: int
+    persistence: bool
+    mig: bool
+    numa_node: int | None  # None: the host does not say
+
+
+@dataclass(frozen=True)
+class NumaNode:
+    index: int
+    cpus: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A TCP port that is taken, by whom, and by which unit of systemd."""
+
+    port: int
+    pid: int | None
+    command: str
+    unit: str | None
+
+
+@dataclass(frozen=True)
+class System:
+    """Operating system, capacity and users, before any GPU is looked at."""
+
+    uid: int
+    os_id: str
+    os_version: str
+    os_name: str
+    machine: str
+    glibc: str
+    systemd: bool
+    pythons: tuple[str, ...]  # versions whose interpreter is there already
+    cpus_online: frozenset[int]  # of the running kernel
+    free_kib: Mapping[str, int]  # by path asked for
+    sysctls: Mapping[str, str | None]  # None: this kernel has no such key
+    packages: frozenset[str]  # of those asked for, the installed ones
+    user: str | None  # passwd entry of the service user
+    groups: frozenset[str]  # of the service user
+
+    @property
+    def python(self) -> str | None:
+        """The Python that the distribution carries, or that is there already: newest first."""
+        carried = PYTHON_OF.get((self.os_id, self.os_version))
+        if carried:
+            return carried
+        return max(self.pythons, default=None, key=lambda v: int(v.split(".")[1]))
+
+
+@dataclass(frozen=True)
+class Hardware:
+    gpus: tuple[Gpu, ...]
+    nodes: tuple[NumaNode, ...]
+    topo: TopoMatrix | None  # None where the host has one GPU only and says nothing
+    p2p: P2PMatrix | None
+    driver: str | None  # of the loaded kernel module
+
+
+def read_system(sections: Mapping[str, Answer]) -> System:
+    """From the sections of the fact System. Raises PlanError where a section cannot be read."""
+    release = {
+        key: value.strip().strip('"')
+        for key, _, value in (line.partition("=") for line in _text(sections, "os").splitlines())
+    }
+    free = {}
+    for line in _text(sections, "disk").splitlines():
+        path, kib = line.rsplit(" ", 1)
+        free[path] = int(kib)
+    sysctls: dict[str, str | None] = {}
+    for line in _text(sections, "sysctl").splitlines():
+        key, has, value = line.partition("=")
+        sysctls[key] = value.strip() if has else None
+    glibc = re.search(r"([0-9]+\.[0-9]+)", _text(sections, "glibc"))
+    return System(
+        uid=int(_text(sections, "uid").strip()),
+        os_id=release.get("ID", "unknown"),
+        os_version=release.get("VERSION_ID", ""),
+        os_name=release.get("PRETTY_NAME", "an unknown system"),
+        machine=_text(sections, "machine").strip(),
+        glibc=glibc[1] if glibc else "0",
+        systemd=_text(sections, "init").strip() == "systemd",
+        pythons=tuple(_text(sections, "pythons").split()),
+        cpus_online=number_list(_text(sections, "cpus")),
+        free_kib=free,
+        sysctls=sysctls,
+        packages=frozenset(_text(sections, "packages").split()),
+        user=_text(sections, "user").strip() or None,
+        groups=frozenset(_text(sections, "groups").split()),
+    )
+
+
+def read_hardware(sections: Mapping[str, Answer]) -> Hardware:
+    """From the sections of the fact Hardware. Raises PlanError with the driver's own words where it fails."""
+    nodes = tuple(
+        NumaNode(int(index), number_list(cpus))
+        for index, _, cpus in (line.partition(" ") for line in _text(sections, "nodes").splitlines())
+    )
+    numa_of = {
+        bus_id: int(node) for bus_id, _, node in (line.partition(" ") for line in _text(sections, "pci").splitlines())
+    }
+    loaded = re.search(r"Kernel Module(?: for \S+)?\s+([0-9]+(?:\.[0-9]+)+)", sections["driver"].text)
+    driver = loaded[1] if loaded else None
+    answer = sections["gpus"]
+    if answer.status == 127:
+        raise PlanError(
+            "no nvidia-smi on this host: install the NVIDIA driver first "
+            "(open kernel modules on Blackwell), the playbook does not do it"
+        )
+    if answer.status == 124:
+        raise PlanError("nvidia-smi gave no answer within 30 s: the driver hangs; look at `dmesg | grep -i xid`")
+    if answer.status != 0:
+        raise PlanError(f"nvidia-smi fails: {_one_line(answer.text)}{_driver_advice(answer.text)}")
+    topo, p2p = _matrices(sections)
+    gpus = tuple(_gpu(line, numa_of, topo) for line in answer.text.splitlines() if line.strip())
+    if not gpus:
+        raise PlanError("nvidia-smi lists no GPU: driver loaded, but no card that it serves")
+    return Hardware(gpus, nodes, topo, p2p, driver)
+
+
+def read_listeners(sections: Mapping[str, Answer]) -> tuple[Listener, ...]:
+    """From the sections of the fact Listeners."""
+    owners: dict[int, tuple[str, str | None]] = {}
+    for line in _text(sections, "owners").splitlines():
+        pid, unit, command = [*line.split("\t", 2), "", ""][:3]
+        owners[int(pid)] = (command.strip() or "a process that has ended", unit or None)
+    found = []
+    for line in _text(sections, "listeners").splitlines():
+        columns = line.split()
+        port = int(columns[3].rsplit(":", 1)[1])
+        shown = re.search(r"pid=([0-9]+)", line)
+        holder = int(shown[1]) if shown else None
+        command, owner = owners.get(holder, ("", None)) if holder else ("a process without a pid", None)
+        found.append(Listener(port, holder, command, owner))
+    return tuple(found)
+
+
+def _gpu(line: str, numa_of: Mapping[str, int], topo: TopoMatrix | None) -> Gpu:
+    cells = [cell.strip() for cell in line.split(",")]
+    if len(cells) != len(GPU_COLUMNS.split(",")) or not cells[0].isdigit():
+        raise PlanError(f"nvidia-smi's list of GPUs cannot be read, its line says {line.strip()!r}")
+    index, uuid, bus, name, capability, driver, memory, persistence, mig = cells
+    bus_id = bus.lower()[-12:]
+    numa: int | None = numa_of.get(bus_id, -1)
+    if numa is None or numa < 0:
+        near = next((gpu.numa for gpu in topo.gpus if gpu.index == int(index)), ()) if topo else ()
+        numa = near[0] if len(near) == 1 else None
+    return Gpu(
+        int(index), uuid, bus_id, name, capability, driver, int(memory) if memory.isdigit() else 0,
+        persistence == "Enabled", mig == "Enabled", numa,
+    )  # fmt: skip
+
+
+def _matrices(sections: Mapping[str, Answer]) -> tuple[TopoMatrix | None, P2PMatrix | None]:
+    try:
+        topo = parse_topo_matrix(sections["topo"].text) if sections["topo"].status == 0 else None
+        p2p = parse_p2p_matrix(sections["p2p"].text) if sections["p2p"].status == 0 else None
+    except TopologyError as error:
+        raise PlanError(f"nvidia-smi topo: {error}") from None
+    return topo, p2p
+
+
+def _driver_advice(text: str) -> str:
+    if "Driver/library version mismatch" in text:
+        return ": the driver's library was upgraded under the loaded module; reboot the host, then run again"
+    if "couldn't communicate with the NVIDIA driver" in text:
+        return ": the kernel module is not loaded; `modprobe nvidia`, or rebuild it for the running kernel"
+    return ": mend the driver, then run again"
+
+
+def _one_line(text: str) -> str:
+    return "; ".join(line.strip() for line in text.splitlines() if line.strip()) or "without a word"
+
+
+def _text(sections: Mapping[str, Answer], name: str) -> str:
+    answer = sections.get(name)
+    if answer is None:
+        raise PlanError(f"the host's answer is cut short: it holds no {name!r}; run again")
+    return answer.text

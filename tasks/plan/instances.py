@@ -1,0 +1,275 @@
+"""The servers of a host: role, GPUs, ports, arguments, environment. Everything else reads them from here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tasks.plan.errors import PlanError
+from tasks.plan.model import ModelProfile
+from tasks.plan.paths import Paths
+from tasks.plan.placement import ROLES, Placement
+from tasks.plan.release import Release, check_arguments
+from tasks.plan.settings import Settings
+
+PORT_STEP = 10  # between the ports of two servers of one role: prefill and decode sit 1 apart
+LOOPBACK = "127.0.0.1"
+# Not a fault of ours, but a crash of upstream: unguarded sparse kernel above it (SGLang 0.5.13 to 0.5.15).
+LONG_CONTEXT = 8192  # tokens, above which an indexer that walks the whole maximum is slow
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A line of an environment file with the reason for it, "" where the name says it."""
+
+    name: str
+    value: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One process of the service, as systemd runs it."""
+
+    name: str  # prefill, decode, router; prefill-0, prefill-1 where there are several
+    role: str
+    title: str  # for people: "SGLang prefill (GPU 0-3, NUMA node 0)"
+    url: str
+    port: int
+    ports: tuple[tuple[int, str], ...]  # every port it takes, with the setting that says so
+    bootstrap_port: int | None
+    module: str  # what `python -m` runs
+    virtualenv: str  # "env" or "router", below the release
+    arguments: tuple[tuple[str, ...], ...]  # one line of the launch script each
+    environment: tuple[Variable, ...]
+    placement: Placement | None  # None for the router
+
+    @property
+    def unit(self) -> str:
+        return f"sglang-pd-{self.name}.service"
+
+    @property
+    def binding(self) -> tuple[str, ...]:
+        """The command that binds CPUs and memory, in front of the server; () where nothing is bound."""
+        if self.placement is None or self.placement.numa_node is None:
+            return ()
+        node = self.placement.numa_node
+        return ("numactl", f"--cpunodebind={node}", f"--membind={node}")
+
+
+def workers(
+    settings: Settings, release: Release, profile: ModelProfile, placements: tuple[Placement, ...], paths: Paths
+) -> tuple[Instance, ...]:
+    """The prefill and decode servers, prefill first. Raises PlanError for what the release or model cannot serve."""
+    _check(settings, release, profile)
+    return tuple(_worker(placement, settings, release, profile, paths) for placement in placements)
+
+
+def router(settings: Settings, served: tuple[Instance, ...], paths: Paths) -> Instance:
+    """The router in front of every worker."""
+    arguments: list[tuple[str, ...]] = [("--pd-disaggregation",)]
+    for worker in served:
+        if worker.role == "prefill":
+            arguments.append(("--prefill", worker.url, str(worker.bootstrap_port)))
+        else:
+            arguments.append(("--decode", worker.url))
+    arguments += [
+        ("--policy", settings.router_policy),
+        ("--host", settings.router_host),
+        ("--port", str(settings.router_port)),
+        ("--prometheus-host", settings.router_metrics_host),
+        ("--prometheus-port", str(settings.router_metrics_port)),
+        ("--health-check-interval-secs", str(settings.router_health_interval)),
+        ("--health-failure-threshold", str(settings.router_health_failures)),
+        ("--health-success-threshold", str(settings.router_health_successes)),
+        ("--worker-startup-timeout-secs", str(settings.worker_ready_limit)),
+        *_lines(settings.router_arguments),
+    ]
+    reachable = LOOPBACK if settings.router_host in ("0.0.0.0", "::") else settings.router_host
+    return Instance(
+        name="router",
+        role="router",
+        title=f"SGLang router (port {settings.router_port})",
+        url=f"http://{reachable}:{settings.router_port}",
+        port=settings.router_port,
+        ports=((settings.router_port, "router_port"), (settings.router_metrics_port, "router_metrics_port")),
+        bootstrap_port=None,
+        module="sglang_router.launch_router",
+        virtualenv="router",
+        arguments=tuple(arguments),
+        environment=(*(Variable(name, value) for name, value in sorted(settings.router_environment.items())),),
+        placement=None,
+    )
+
+
+def check_ports(instances: tuple[Instance, ...]) -> None:
+    """No port of a host twice. Raises PlanError that names both settings."""
+    taken: dict[int, tuple[str, str]] = {}
+    lines = []
+    for instance in instances:
+        for port, setting in instance.ports:
+            if not 1 <= port <= 65535:
+                lines.append(f"{instance.name} would take port {port} ({setting}): ports end at 65535")
+            elif port in taken:
+                other, named = taken[port]
+                lines.append(f"port {port} is asked for twice: by {other} ({named}) and by {instance.name} ({setting})")
+            else:
+                taken[port] = (instance.name, setting)
+    if lines:
+        raise PlanError(*lines)
+
+
+def cautions(settings: Settings, release: Release) -> list[str]:
+    """What is allowed but deserves a warning, one line each."""
+    if release.manifest.indexer_walks_whole_context and settings.context_length > LONG_CONTEXT:
+        return [
+            f"context_length = {settings.context_length}: the indexer of SGLang {release.manifest.sglang} walks "
+            f"the whole maximum at every token; above {LONG_CONTEXT} that is slow, a later release or a patch mends it"
+        ]
+    return []
+
+
+def _check(settings: Settings, release: Release, profile: ModelProfile) -> None:
+    lines = []
+    for role in ROLES:
+        parallel = settings.of_role(role, "tensor_parallel")
+        if profile.heads % parallel:
+            lines.append(
+                f"setting {role}_tensor_parallel = {parallel} does not divide the {profile.heads} attention heads of "
+                f"{profile.name}: use {_divisors(profile.heads)}"
+            )
+    if settings.context_length > profile.maximum_context:
+        lines.append(
+            f"setting context_length = {settings.context_length}: {profile.name} ends at {profile.maximum_context}"
+        )
+    most = release.manifest.chunked_prefill_maximum
+    if most is not None and settings.prefill_chunked_prefill > most:
+        lines.append(
+            f"setting prefill_chunked_prefill = {settings.prefill_chunked_prefill}: SGLang {release.manifest.sglang} "
+            f"crashes above {most} tokens in its sparse kernel; set at most {most}"
+        )
+    if lines:
+        raise PlanError(*lines)
+    for name in ("prefill_arguments", "decode_arguments"):
+        check_arguments(release.manifest, release.arguments, getattr(settings, name), name)
+
+
+def _worker(
+    placement: Placement, settings: Settings, release: Release, profile: ModelProfile, paths: Paths
+) -> Instance:
+    role = placement.role
+    step = placement.number * PORT_STEP
+    port, bootstrap, dist_init = (
+        settings.of_role(role, name) + step for name in ("port", "bootstrap_port", "dist_init_port")
+    )
+    several = settings.of_role(role, "instances") > 1
+    gpus = ",".join(map(str, placement.gpus))
+    where = "no NUMA node known" if placement.numa_node is None else f"NUMA node {placement.numa_node}"
+    on_gpu = release.manifest.device == "cuda"
+    arguments: list[tuple[str, ...]] = [
+        ("--model-path", paths.model),
+        ("--served-model-name", profile.served_name),
+        ("--tp", str(len(placement.gpus))),
+    ]
+    if on_gpu:
+        arguments.append(("--base-gpu-id", str(placement.gpus[0] if placement.contiguous else 0)))
+    for option, value in (
+        ("--quantization", profile.quantization),
+        ("--dtype", profile.dtype),
+        ("--page-size", profile.page_size),
+        ("--kv-cache-dtype", profile.kv_cache_dtype),
+        ("--attention-backend", profile.attention_backend),
+        ("--moe-runner-backend", profile.moe_backend(release.manifest)),
+        ("--reasoning-parser", profile.reasoning_parser),
+        ("--tool-call-parser", profile.tool_call_parser),
+    ):
+        if value is not None:
+            arguments.append((option, str(value)))
+    arguments += [
+        ("--host", LOOPBACK),
+        ("--port", str(port)),
+        ("--mem-fraction-static", _fraction(settings.of_role(role, "mem_fraction"))),
+        ("--context-length", str(settings.context_length)),
+    ]
+    if role == "prefill":
+        arguments.append(("--chunked-prefill-size", str(settings.prefill_chunked_prefill)))
+        if on_gpu and not settings.prefill_cuda_graph:
+            arguments += _lines(release.manifest.spelling.prefill_graph_off)
+    elif on_gpu:
+        batch = str(settings.decode_cuda_graph_max_batch)
+        arguments += _lines(
+            [word.replace("{value}", batch) for word in release.manifest.spelling.decode_graph_max_batch]
+        )
+    arguments += [
+        ("--disaggregation-mode", role),
+        ("--disaggregation-transfer-backend", settings.transfer_backend),
+        ("--disaggregation-bootstrap-port", str(bootstrap)),
+        ("--dist-init-addr", f"{LOOPBACK}:{dist_init}"),
+        ("--enable-metrics",),
+        *_lines(profile.arguments),
+        *(_lines(profile.decode_arguments) if role == "decode" else []),
+        *_lines(settings.of_role(role, "arguments")),
+    ]
+    ports = [(port, f"{role}_port"), (dist_init, f"{role}_dist_init_port")]
+    if role == "prefill":  # decode runs no bootstrap server
+        ports.append((bootstrap, "prefill_bootstrap_port"))
+    return Instance(
+        name=f"{role}-{placement.number}" if several else role,
+        role=role,
+        title=f"SGLang {role} (GPU {gpus}, {where})",
+        url=f"http://{LOOPBACK}:{port}",
+        port=port,
+        ports=tuple(ports),
+        bootstrap_port=bootstrap if role == "prefill" else None,
+        module="sglang.launch_server",
+        virtualenv="env",
+        arguments=tuple(arguments),
+        environment=_environment(placement, settings, profile, paths),
+        placement=placement,
+    )
+
+
+def _environment(placement: Placement, settings: Settings, profile: ModelProfile, paths: Paths) -> tuple[Variable, ...]:
+    """Later ones win: ours, the settings', the model's, the role's."""
+    found = {
+        variable.name: variable
+        for variable in (
+            Variable("CUDA_DEVICE_ORDER", "PCI_BUS_ID", "GPU indices mean the same card as in nvidia-smi"),
+            Variable("SGLANG_HOST_IP", LOOPBACK, "ranks would register whatever address is found first"),
+            Variable("HF_HUB_OFFLINE", "1", "the model is on disk: no look-ups while serving"),
+            Variable("HF_HOME", f"{paths.cache}/huggingface", ""),
+            Variable("XDG_CACHE_HOME", paths.cache, "JIT caches survive a restart"),
+            Variable("TRITON_CACHE_DIR", f"{paths.cache}/triton", ""),
+            Variable("FLASHINFER_WORKSPACE_BASE", paths.cache, ""),
+        )
+    }
+    for name, entry in settings.environment.items():
+        found[name] = Variable(name, entry.value, f"{entry.reason} ({entry.source})")
+    for name, value in profile.environment.items():
+        found[name] = Variable(name, value, f"model {profile.name}")
+    for name, value in settings.of_role(placement.role, "environment").items():
+        found[name] = Variable(name, value, f"{placement.role}_environment")
+    if not placement.contiguous:
+        gpus = ",".join(map(str, placement.gpus))
+        found["CUDA_VISIBLE_DEVICES"] = Variable("CUDA_VISIBLE_DEVICES", gpus, "GPUs that do not lie side by side")
+    return tuple(found[name] for name in sorted(found))
+
+
+def _lines(words: list[str]) -> list[tuple[str, ...]]:
+    """Options with their values, one option a line."""
+    lines: list[tuple[str, ...]] = []
+    for word in words:
+        if word.startswith("--") or not lines:
+            lines.append((word,))
+        else:
+            lines[-1] = (*lines[-1], word)
+    return lines
+
+
+def _fraction(value: float) -> str:
+    """0.7 as 0.70; more digits where there are more."""
+    short = f"{value:.2f}"
+    return short if float(short) == value else repr(value)
+
+
+def _divisors(heads: int) -> str:
+    return ", ".join(str(n) for n in range(1, min(heads, 16) + 1) if heads % n == 0)

@@ -1,0 +1,84 @@
+"""Every path on a host, computed once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tasks.plan.model import ModelProfile
+from tasks.plan.settings import Settings
+
+RUN = "/run/sglang-pd"
+UNITS = "/etc/systemd/system"
+SYSCTL = "/etc/sysctl.d/60-sglang-pd.conf"
+TARGET = "sglang-pd.target"
+
+
+@dataclass(frozen=True)
+class Paths:
+    root: str
+    config: str
+    state: str
+    model: str  # the folder that the servers load
+
+    @classmethod
+    def of(cls, settings: Settings, profile: ModelProfile) -> Paths:
+        own = settings.model_dir or profile.source.directory
+        return cls(
+            root=settings.root_dir,
+            config=settings.config_dir,
+            state=settings.state_dir,
+            model=own or f"{settings.state_dir}/models/{profile.name}",
+        )
+
+    @property
+    def bin(self) -> str:
+        return f"{self.root}/bin"
+
+    @property
+    def uv_environment(self) -> str:
+        return f"{self.root}/tools/uv"
+
+    @property
+    def package_cache(self) -> str:
+        return f"{self.root}/cache/uv"
+
+    @property
+    def locks(self) -> str:
+        return f"{self.root}/locks"
+
+    @property
+    def releases(self) -> str:
+        return f"{self.root}/releases"
+
+    @property
+    def current(self) -> str:
+        return f"{self.root}/current"
+
+    @property
+    def models(self) -> str:
+        return f"{self.state}/models"
+
+    @property
+    def cache(self) -> str:
+        return f"{self.state}/cache"
+
+    @property
+    def verify(self) -> str:
+        return f"{self.config}/verify.json"
+
+    @property
+    def secret(self) -> str:
+        """Environment file with the API key; there only when router_api_key_env is set."""
+        return f"{self.config}/api-key.env"
+
+    def script(self, instance: str) -> str:
+        return f"{self.config}/{instance}.sh"
+
+    def environment(self, instance: str) -> str:
+        return f"{self.config}/{instance}.env"
+
+    def unit(self, instance: str) -> str:
+        return f"{UNITS}/sglang-pd-{instance}.service"
+
+    def run(self, instance: str) -> str:
+        return f"{RUN}/{instance}"

@@ -1,0 +1,232 @@
+"""The whole plan for one host: what the phases read, decided before the first operation."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass
+from functools import cached_property
+
+from tasks.plan import preflight
+from tasks.plan.files import WantedDirectory, WantedFile
+from tasks.plan.host import Hardware, System
+from tasks.plan.instances import Instance
+from tasks.plan.model import ModelProfile
+from tasks.plan.paths import TARGET, Paths
+from tasks.plan.release import Manifest, Release
+from tasks.plan.services import Fingerprint
+from tasks.plan.settings import Settings
+from tasks.plan.topology import number_list, spell_number_list
+
+# Transfer counters of the workers' /metrics that grow with every KV cache moved; None where a role has none.
+TRANSFER_METRICS: dict[str, str | None] = {"prefill": None, "decode": None}
+
+
+KERNEL_SETTINGS = ("net.ipv4.ip_local_reserved_ports", "kernel.numa_balancing")
+
+
+def debian_packages(manifest: Manifest, pythons: list[str]) -> list[str]:
+    """Packages for a release with any of these Pythons: headers for Triton, numactl for the binding."""
+    of_python = {f"python{version}{end}" for version in pythons for end in ("", "-venv", "-dev")}
+    return sorted({"python3", "numactl", *of_python, *manifest.system_packages})
+
+
+@dataclass(frozen=True)
+class KernelSetting:
+    """A sysctl: wanted and found in the kernel's own spelling."""
+
+    key: str
+    wanted: str
+    found: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    settings: Settings
+    release: Release
+    profile: ModelProfile
+    paths: Paths
+    system: System
+    hardware: Hardware
+    instances: tuple[Instance, ...]  # prefill, decode, router
+    uv_requirement: str  # text of a lock
+    api_key: str | None = None  # from the environment of whoever runs the deploy
+
+    @property
+    def workers(self) -> tuple[Instance, ...]:
+        return tuple(instance for instance in self.instances if instance.role != "router")
+
+    @property
+    def router(self) -> Instance:
+        return next(instance for instance in self.instances if instance.role == "router")
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        return tuple(instance.unit for instance in self.instances)
+
+    @property
+    def release_directory(self) -> str:
+        return f"{self.paths.releases}/{self.release.id}"
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Debian packages: Python with its headers, what JIT compiles with, what binds and watches."""
+        return tuple(debian_packages(self.release.manifest, [self.release.python]))
+
+    @property
+    def directories(self) -> tuple[WantedDirectory, ...]:
+        user, paths = self.settings.service_user, self.paths
+        return (
+            WantedDirectory(paths.root),
+            WantedDirectory(paths.bin),
+            WantedDirectory(paths.locks),
+            WantedDirectory(paths.releases),
+            WantedDirectory(paths.config, "750", "root", user),
+            WantedDirectory(paths.state, "750", user, user),
+            WantedDirectory(paths.models, "750", user, user),
+            WantedDirectory(paths.cache, "750", user, user),
+        )
+
+    @cached_property
+    def kernel_settings(self) -> tuple[KernelSetting, ...]:
+        """Those that this kernel has."""
+        wanted = []
+        reserved = self.system.sysctls.get("net.ipv4.ip_local_reserved_ports")
+        if self.settings.reserve_ports and reserved is not None:
+            own = {port for instance in self.instances for port, _ in instance.ports}
+            wanted.append(
+                KernelSetting(
+                    "net.ipv4.ip_local_reserved_ports",
+                    spell_number_list(number_list(reserved) | own),
+                    spell_number_list(number_list(reserved)),
+                    "no outgoing connection may take a port that a server listens on after its restart",
+                )
+            )
+        balancing = self.system.sysctls.get("kernel.numa_balancing")
+        if self.settings.disable_numa_balancing and balancing is not None:
+            wanted.append(
+                KernelSetting(
+                    "kernel.numa_balancing", "0", balancing, "page migration stalls servers that are bound to a node"
+                )
+            )
+        return tuple(wanted)
+
+    @property
+    def lock_files(self) -> tuple[WantedFile, ...]:
+        """The locks that this release is built from, kept on the host: repair and checks read them there."""
+        return (
+            WantedFile(f"{self.paths.locks}/{self.release.id}.txt", self.release.lock.encode()),
+            WantedFile(f"{self.paths.locks}/{self.release.id}-router.txt", self.release.router_lock.encode()),
+        )
+
+    @property
+    def uv_lock(self) -> WantedFile:
+        return WantedFile(f"{self.paths.locks}/uv.txt", self.uv_requirement.encode())
+
+    @property
+    def uv_metadata(self) -> str:
+        """A file that is there when the wanted uv is installed."""
+        version = self.uv_requirement.split()[0].partition("==")[2]
+        return (
+            f"{self.paths.uv_environment}/lib/python{self.release.python}/site-packages/uv-{version}.dist-info/METADATA"
+        )
+
+    @property
+    def site_packages(self) -> str:
+        return f"{self.release_directory}/env/lib/python{self.release.python}/site-packages"
+
+    @property
+    def brings_model(self) -> bool:
+        """Whether the host holds the model already: then it is looked at, never changed."""
+        return self.settings.model_dir is not None or self.profile.source.directory is not None
+
+    @property
+    def model_revision(self) -> str | None:
+        return self.settings.model_revision or self.profile.source.revision
+
+    @property
+    def release_checks(self) -> tuple[str, ...]:
+        """Commands that a finished release must pass before it becomes current."""
+        manifest, tool = self.release.manifest, f"{self.paths.bin}/pd-env"
+        expected = {
+            "imports": ["torch", "sglang.launch_server", "sglang.srt.server_args", "nixl"],
+            "torch": manifest.torch,
+            "cuda": manifest.cuda,
+            "nixl_plugins": ["UCX"],
+            "environment": {variable.name: variable.value for variable in self.workers[0].environment},
+        }
+        if self.ordinary_torch:
+            del expected["cuda"]  # a CUDA build serves the CPU too
+        return (
+            shlex.join([tool, "probe", f"{self.release_directory}/env", "--expect", json.dumps(expected)]),
+            shlex.join([tool, "probe-router", f"{self.release_directory}/router"]),
+        )
+
+    @property
+    def ordinary_torch(self) -> bool:
+        """Whether a CPU release is built with the CUDA build of torch that every package index has."""
+        return self.release.manifest.device == "cpu" and "+cpu" not in self.release.lock
+
+    @property
+    def build_spec(self) -> WantedFile:
+        """What pd-build is told."""
+        settings, lock_files = self.settings, self.lock_files
+        spec = {
+            "id": self.release.id,
+            "name": self.release.manifest.name,
+            "python": self.release.python,
+            "releases": self.paths.releases,
+            "uv": f"{self.paths.uv_environment}/bin/uv",
+            "cache": self.paths.package_cache,
+            "lock": lock_files[0].path,
+            "router_lock": lock_files[1].path,
+            "lock_sha256": lock_files[0].sha256,
+            "patches": {overlay.name: overlay.sha256 for overlay in self.release.overlays},
+            "index_url": settings.package_index,
+            "extra_index_urls": settings.package_extra_indexes,
+            "find_links": settings.package_find_links,
+            "certificate": settings.package_certificate,
+            "link_mode": None,
+            "pd_env": f"{self.paths.bin}/pd-env",
+        }
+        return WantedFile(f"{self.paths.locks}/{self.release.id}.json", _json(spec))
+
+    @property
+    def verify_config(self) -> WantedFile:
+        """What pd-verify asks, and of whom."""
+        config = {
+            "url": self.router.url,
+            "api_key_file": self.paths.secret if self.api_key else None,
+            "model": self.profile.served_name,
+            "limit_s": self.settings.answer_limit,
+            "warm_up_limit_s": self.settings.warm_up_limit,
+            "golden": [golden.model_dump() for golden in self.profile.golden],
+            "metrics": {worker.role: f"{worker.url}/metrics" for worker in reversed(self.workers)},
+            "transfer_metrics": TRANSFER_METRICS,
+        }
+        return WantedFile(self.paths.verify, _json(config), "640", "root", self.settings.service_user)
+
+    @property
+    def disk_needs(self) -> dict[str, float]:
+        """GB that a first install writes, by folder."""
+        needs = {self.paths.root: preflight.RELEASE_GB[self.release.manifest.device]}
+        if self.profile.source.hub and not self.brings_model:
+            needs[self.paths.state] = self.profile.size_gb * 1.02
+        return needs
+
+    @property
+    def target(self) -> str:
+        return TARGET
+
+    def fingerprint(
+        self, script: WantedFile, environment: WantedFile, unit: WantedFile, secret: WantedFile | None
+    ) -> Fingerprint:
+        """What a server that runs these files leaves behind."""
+        return Fingerprint(
+            script.sha256, environment.sha256, unit.sha256, secret.sha256 if secret else None, self.release.id
+        )
+
+
+def _json(value: object) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

@@ -1,0 +1,170 @@
+"""A release: versions that fit together, as data, and the identity of one build of it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from tasks.plan.errors import PlanError, nearest
+
+# Driver branch -> newest CUDA that it serves (CUDA release notes, toolkit driver versions).
+CUDA_OF_DRIVER = {
+    525: "12.0", 530: "12.1", 535: "12.2", 545: "12.3", 550: "12.4", 555: "12.5",
+    560: "12.6", 565: "12.7", 570: "12.8", 575: "12.9", 580: "13.0", 590: "13.1", 595: "13.2",
+}  # fmt: skip
+
+
+class Router(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    package: Literal["sglang-router", "smg"]
+    version: str
+
+
+class Spelling(BaseModel):
+    """How this release spells what settings ask for; an empty list means that nothing has to be passed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    decode_graph_max_batch: list[str]
+    prefill_graph_off: list[str]
+
+
+class Manifest(BaseModel):
+    """files/locks/RELEASE/manifest.yaml."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    description: str
+    device: Literal["cuda", "cpu"]
+    sglang: str
+    torch: str
+    cuda: str | None
+    packages: dict[str, str]
+    ucx: str
+    router: Router
+    python: list[str]
+    glibc: str
+    driver_minimum: int | None
+    compute_capabilities: list[str]
+    patches: list[str]
+    system_packages: list[str]
+    spelling: Spelling
+    renamed: dict[str, str]
+    chunked_prefill_maximum: int | None
+    indexer_walks_whole_context: bool
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """A patch of files/kernels: its files by path relative to site-packages."""
+
+    name: str
+    files: Mapping[str, bytes]
+    environment: tuple[str, ...]  # variables that it makes known
+
+    @property
+    def sha256(self) -> str:
+        """Of names and contents, in the order of the names."""
+        digest = hashlib.sha256()
+        for path in sorted(self.files):
+            digest.update(path.encode() + b"\0" + hashlib.sha256(self.files[path]).digest())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Release:
+    """A manifest with the lock for one Python and the overlays that it carries."""
+
+    manifest: Manifest
+    python: str
+    lock: str  # text of the server environment's lock
+    router_lock: str  # text of the router environment's lock
+    overlays: tuple[Overlay, ...]
+    arguments: frozenset[str]  # long options that the server of this release accepts
+
+    @property
+    def lock_sha256(self) -> str:
+        return hashlib.sha256((self.lock + "\0" + self.router_lock).encode()).hexdigest()
+
+    @property
+    def id(self) -> str:
+        """NAME-pyVERSION-HASH: the same locks, overlays and Python give the same id."""
+        digest = hashlib.sha256(f"{self.lock_sha256}\0{self.python}".encode())
+        for overlay in sorted(self.overlays, key=lambda o: o.name):
+            digest.update(f"\0{overlay.name}\0{overlay.sha256}".encode())
+        return f"{self.manifest.name}-py{self.python}-{digest.hexdigest()[:10]}"
+
+    def unwanted_overlays(self, found: list[str]) -> list[str]:
+        """Entries of site-packages that belong to no overlay of this release."""
+        wanted = {path.split("/", 1)[0] for overlay in self.overlays for path in overlay.files}
+        return [name for name in found if name not in wanted]
+
+
+def damage(part: Mapping[str, Any] | None) -> list[str]:
+    """What `pd-env check` found wrong in one environment, a line each."""
+    if part is None:
+        return ["its check gave no answer"]
+    if part.get("whole"):
+        return []
+    packages, files = part.get("packages", {}), part.get("files", {})
+    lines = [
+        f"package {entry['name']} is {entry['found']}, the lock says {entry['wanted']}"
+        for entry in packages.get("version", [])
+    ]
+    lines += [f"package {name} is {kind}" for kind in ("missing", "extra") for name in packages.get(kind, [])]
+    lines += [f"file {path} is {kind}" for kind in ("missing", "changed", "extra") for path in files.get(kind, [])]
+    return lines or [str(part.get("reason", "it differs from its record"))]
+
+
+def at_least(version: str, minimum: str) -> bool:
+    """Whether a dotted version such as '2.36' is no older than another. Only its leading numbers count."""
+
+    def numbers(text: str) -> list[int]:
+        found: list[int] = []
+        for part in text.split("."):
+            digits = re.match(r"[0-9]+", part)
+            if not digits:
+                break
+            found.append(int(digits[0]))
+        return found
+
+    return numbers(version) >= numbers(minimum)
+
+
+def check_arguments(release: Manifest, accepted: frozenset[str], arguments: list[str], setting: str) -> None:
+    """Every long option of `arguments` must be known to the release's server.
+
+    Raises PlanError that names what replaced an unknown one, or the nearest known option.
+    """
+    lines = []
+    for argument in arguments:
+        option = argument.split("=", 1)[0]
+        if not option.startswith("--"):
+            continue
+        if option in release.renamed:
+            lines.append(
+                f"setting {setting}: {option} is not an argument of SGLang {release.sglang} any more: "
+                f"use {release.renamed[option]}"
+            )
+        elif accepted and option not in accepted:
+            lines.append(
+                f"setting {setting}: SGLang {release.sglang} knows no argument {option}."
+                f"{nearest(option, sorted(accepted))}"
+            )
+    if lines:
+        raise PlanError(*lines)
+
+
+def driver_cuda(driver: str) -> str:
+    """The newest CUDA that a driver such as '570.172.08' serves, as 'CUDA 12.8', or 'no CUDA 12'."""
+    branch = int(driver.split(".", 1)[0])
+    served = [cuda for minimum, cuda in CUDA_OF_DRIVER.items() if minimum <= branch]
+    return f"CUDA {served[-1]}" if served else "no CUDA 12"

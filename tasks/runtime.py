@@ -1,0 +1,39 @@
+"""The release: built from its locks into a folder of its own, or repaired where it was changed by hand."""
+
+from __future__ import annotations
+
+from pyinfra import host
+from pyinfra.api import deploy
+
+from tasks import catalogue
+from tasks.facts.paths import Paths
+from tasks.facts.release import ReleaseState
+from tasks.operations import files, release
+from tasks.plan.files import WantedFile
+from tasks.plan.playbook import Plan
+
+
+@deploy("Runtime")
+def build(plan: Plan) -> None:
+    tools = [WantedFile(f"{plan.paths.bin}/{name}", content, "755") for name, content in catalogue.tools().items()]
+    placed = [*tools, plan.uv_lock, *plan.lock_files, plan.build_spec]
+    found = host.get_fact(Paths, paths=[plan.uv_metadata, *(file.path for file in placed)])
+    lock, router_lock = plan.lock_files
+    state = host.get_fact(ReleaseState, directory=plan.release_directory, lock=lock.path, router_lock=router_lock.path)
+
+    for file in placed:
+        files.file(name=f"File {file.path}", wanted=file, found=found[file.path])
+    release.uv(
+        name="Package installer uv",
+        environment=plan.paths.uv_environment,
+        python=plan.release.python,
+        lock=plan.uv_lock.path,
+        installed=found[plan.uv_metadata].kind == "file",
+    )
+    release.built(
+        name=f"Release {plan.release.id}",
+        directory=plan.release_directory,
+        spec=plan.build_spec.path,
+        tool=f"{plan.paths.bin}/pd-build",
+        found=state,
+    )

@@ -1,0 +1,57 @@
+"""Bring-up in dependency order: prefill and decode together, then the router; restart only what must."""
+
+from __future__ import annotations
+
+from pyinfra import host
+from pyinfra.api import deploy
+
+from tasks import render
+from tasks.barrier import barrier
+from tasks.facts.paths import Paths
+from tasks.facts.units import Units
+from tasks.operations import services
+from tasks.plan.files import compare
+from tasks.plan.playbook import Plan
+from tasks.plan.services import read_units, restarts, waiting
+
+
+@deploy("Services")
+def bring_up(plan: Plan) -> None:
+    runs = {instance.name: plan.paths.run(instance.name) for instance in plan.instances}
+    sections = host.get_fact(Units, units={i.unit: runs[i.name] for i in plan.instances}, target=plan.target)
+    found = read_units(sections, plan.instances, plan.target)
+    files = {instance.name: render.instance_files(plan, instance) for instance in plan.instances}
+    units = [*(file.unit for file in files.values()), render.target(plan)]
+    on_disk = host.get_fact(Paths, paths=[unit.path for unit in units])
+    written = any(compare(unit, on_disk[unit.path]).content for unit in units)
+    reasons = restarts(plan.instances, {n: f.fingerprint for n, f in files.items()}, found.instances, plan.settings)
+    open_gates = waiting(plan.instances, found.instances)
+
+    services.retired(name="Units that no instance needs", units=found.without_instance(plan.instances))
+    services.reloaded(name="systemd knows the units", needed=written or found.stale)
+    for instance in plan.instances:
+        enabled = found.instances[instance.name].enabled
+        services.enabled(name=f"Enabled {instance.unit}", unit=instance.unit, wanted=True, found=enabled)
+    services.enabled(
+        name=f"Enabled {plan.target}", unit=plan.target, wanted=plan.settings.start_on_boot, found=found.target_enabled
+    )
+    services.running(
+        name=f"Running: {', '.join(worker.name for worker in plan.workers)}",
+        instances=plan.workers,
+        needs=(),
+        reasons=reasons,
+        waiting=open_gates,
+        runs=runs,
+        limit=plan.settings.worker_ready_limit,
+    )
+    barrier("prefill and decode")
+    services.running(
+        name="Running: router",
+        instances=(plan.router,),
+        needs=plan.workers,
+        reasons=reasons,
+        waiting=open_gates,
+        runs=runs,
+        limit=plan.settings.router_ready_limit,
+    )
+    services.bound(name="Servers bound as planned", plan=plan)

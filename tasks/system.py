@@ -1,0 +1,34 @@
+"""Packages, the service user, folders, kernel settings, GPU persistence."""
+
+from __future__ import annotations
+
+from pyinfra import host
+from pyinfra.api import deploy
+
+from tasks import render
+from tasks.facts.paths import Paths
+from tasks.operations import files, system
+from tasks.plan.paths import SYSCTL
+from tasks.plan.playbook import Plan
+
+
+@deploy("System")
+def provision(plan: Plan) -> None:
+    found = host.get_fact(Paths, paths=[SYSCTL, *(directory.path for directory in plan.directories)])
+    user = plan.settings.service_user
+
+    system.packages(
+        name="Debian packages", missing=[name for name in plan.packages if name not in plan.system.packages]
+    )
+    system.service_user(
+        name=f"Service user {user}", user=user, home=plan.paths.state, exists=plan.system.user is not None
+    )
+    for directory in plan.directories:
+        files.directory(name=f"Folder {directory.path}", wanted=directory, found=found[directory.path])
+    files.file(name=f"Kernel settings {SYSCTL}", wanted=render.sysctl(plan), found=found[SYSCTL])
+    for setting in plan.kernel_settings:
+        system.kernel_setting(name=f"Kernel setting {setting.key}", setting=setting)
+    if plan.settings.gpu_persistence:
+        system.gpu_persistence(
+            name="GPU persistence", off=[gpu.index for gpu in plan.hardware.gpus if not gpu.persistence]
+        )

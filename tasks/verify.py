@@ -1,0 +1,20 @@
+"""Right answers through the router, streaming and not."""
+
+from __future__ import annotations
+
+from pyinfra.api import deploy
+
+from tasks.operations import verify
+from tasks.plan.paths import RUN
+from tasks.plan.playbook import Plan
+
+
+@deploy("Verify")
+def ask(plan: Plan) -> None:
+    verify.answers(
+        name="Golden questions through the router",
+        tool=f"{plan.paths.bin}/pd-verify",
+        config=plan.paths.verify,
+        proof=f"{RUN}/proof.json",
+        depends=[f"{plan.paths.run(instance.name)}/fingerprint.json" for instance in plan.instances],
+    )

@@ -1,0 +1,234 @@
+"""pd-launch: what it hashes is what runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.bin.tools import BIN, eventually, finish, run, start
+
+SCRIPT = """#!/bin/bash
+set -euo pipefail
+source "${PD_ENVIRONMENT}"
+if [[ -f $PD_SECRET ]]; then source "$PD_SECRET"; fi
+printf '%s\\n' "$$" "$PD_RELEASE" "$COLOUR" "${KEY:-none}" "$PD_SECRET" "$0"
+"""
+
+
+@dataclass
+class Instance:
+    """The files of one instance, laid out as on a host."""
+
+    root: Path
+
+    def __post_init__(self) -> None:
+        self.etc, self.run = self.root / "etc", self.root / "run/prefill"
+        self.release = self.root / "releases/abc-123"
+        for folder in (self.etc, self.run, self.release):
+            folder.mkdir(parents=True)
+        self.current = self.root / "current"
+        self.current.symlink_to("releases/abc-123")
+        self.script = self.etc / "prefill.sh"
+        self.environment = self.etc / "prefill.env"
+        self.unit = self.etc / "prefill.service"
+        self.secret = self.etc / "secret.env"
+        self.fingerprint = self.run / "fingerprint.json"
+        self.script.write_text(SCRIPT)
+        self.environment.write_text("COLOUR=green\n")
+        self.unit.write_text("[Service]\n")
+
+    @property
+    def arguments(self) -> list[object]:
+        return [
+            "--instance", "prefill", "--script", self.script, "--environment", self.environment, "--unit", self.unit,
+            "--secret", self.secret, "--current", self.current, "--fingerprint", self.fingerprint,
+        ]  # fmt: skip
+
+    def left_behind(self) -> dict[str, object]:
+        content: dict[str, object] = json.loads(self.fingerprint.read_text())
+        return content
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Instance:
+    return Instance(tmp_path)
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_runs_the_script_with_its_release_environment_and_secret(instance: Instance) -> None:
+    instance.secret.write_text("KEY=hidden\n")
+    child = start("pd-launch", *instance.arguments)
+    done = finish(child)
+    assert done.returncode == 0, done.stderr
+    pid, release, colour, key, _, name = done.stdout.splitlines()
+    assert (int(pid), release, colour, key) == (child.pid, str(instance.release), "green", "hidden")
+    assert Path(name).name == "prefill.sh"
+
+
+def test_leaves_a_fingerprint(instance: Instance) -> None:
+    instance.secret.write_text("KEY=hidden\n")
+    child = start("pd-launch", *instance.arguments)
+    finish(child)
+    left = instance.left_behind()
+    started = left.pop("started")
+    assert isinstance(started, int)
+    assert started > 1_700_000_000
+    assert left == {
+        "instance": "prefill",
+        "script": sha256(instance.script),
+        "environment": sha256(instance.environment),
+        "unit": sha256(instance.unit),
+        "secret": sha256(instance.secret),
+        "release": "abc-123",
+        "pid": child.pid,
+    }
+    assert stat.S_IMODE(instance.fingerprint.stat().st_mode) == 0o644
+    assert sorted(path.name for path in instance.run.iterdir()) == ["executed", "fingerprint.json"]
+
+
+def test_a_missing_secret_is_none_and_cannot_slip_in_later(instance: Instance) -> None:
+    done = run("pd-launch", *instance.arguments)
+    assert done.stdout.splitlines()[3:5] == ["none", "/dev/null"]
+    assert instance.left_behind()["secret"] is None
+
+
+def test_an_edit_between_reading_and_running_is_neither_hashed_nor_run(instance: Instance) -> None:
+    hashes = {"script": sha256(instance.script), "environment": sha256(instance.environment)}
+    instance.unit.unlink()
+    os.mkfifo(instance.unit)  # the launcher stops here, after the script and the environment file
+    child = start("pd-launch", *instance.arguments)
+    with instance.unit.open("w") as unit:  # opens only once the launcher reads
+        instance.script.write_text("#!/bin/bash\necho edited\n")
+        instance.environment.write_text("COLOUR=red\n")
+        unit.write("[Service]\n")
+    done = finish(child)
+    assert "edited" not in done.stdout
+    assert done.stdout.splitlines()[2] == "green"
+    left = instance.left_behind()
+    assert {name: left[name] for name in hashes} == hashes
+
+
+def test_an_edit_while_the_script_runs_changes_nothing(instance: Instance) -> None:
+    gate = instance.root / "gate"
+    os.mkfifo(gate)
+    instance.script.write_text(f'#!/bin/bash\nread -r _ < "{gate}"\nsource "$PD_ENVIRONMENT"\necho "$COLOUR"\n')
+    child = start("pd-launch", *instance.arguments)
+    eventually(instance.fingerprint.exists, "the fingerprint")
+    instance.script.write_text("#!/bin/bash\necho edited\n" + "echo edited\n" * 100)
+    instance.environment.write_text("COLOUR=red\n")
+    with gate.open("w") as writer:
+        writer.write("go\n")
+    assert finish(child).stdout == "green\n"
+
+
+def test_the_executed_copies_are_private_and_of_this_start(instance: Instance) -> None:
+    executed = instance.run / "executed"
+    executed.mkdir()
+    (executed / "old.sh").write_text("")
+    instance.secret.write_text("KEY=hidden\n")
+    assert run("pd-launch", *instance.arguments).returncode == 0
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in executed.iterdir()}
+    assert modes == {"prefill.sh": 0o500, "prefill.env": 0o400, "secret-secret.env": 0o400}
+    assert stat.S_IMODE(executed.stat().st_mode) == 0o700
+
+
+def test_no_descriptor_leaks_into_the_server(instance: Instance) -> None:
+    instance.script.write_text("#!/bin/bash\nexec ls /proc/self/fd\n")
+    done = run("pd-launch", *instance.arguments)
+    assert done.stdout.split() == ["0", "1", "2", "3"]  # 3 is the folder that ls reads
+
+
+def break_current(instance: Instance) -> str:
+    instance.current.unlink()
+    return f"no release: {instance.current} does not exist"
+
+
+def dangle_current(instance: Instance) -> str:
+    instance.release.rmdir()
+    return f"no release: {instance.current} -> releases/abc-123 does not exist"
+
+
+def file_as_current(instance: Instance) -> str:
+    instance.release.rmdir()
+    instance.release.write_text("")
+    return f"no release: {instance.current} -> {instance.release} is not a directory"
+
+
+def loop_as_current(instance: Instance) -> str:
+    instance.current.unlink()
+    instance.current.symlink_to(instance.current)
+    return f"no release: {instance.current} -> {instance.current} does not exist"
+
+
+def no_script(instance: Instance) -> str:
+    instance.script.unlink()
+    return f"cannot read launch script {instance.script}: No such file or directory"
+
+
+def unreadable_environment(instance: Instance) -> str:
+    instance.environment.unlink()
+    instance.environment.mkdir()
+    return f"cannot read environment file {instance.environment}: Is a directory"
+
+
+def no_unit(instance: Instance) -> str:
+    instance.unit.unlink()
+    return f"cannot read unit file {instance.unit}: No such file or directory"
+
+
+def unreadable_secret(instance: Instance) -> str:
+    instance.secret.mkdir()
+    return f"cannot read secret file {instance.secret}: Is a directory"
+
+
+def no_runtime_directory(instance: Instance) -> str:
+    instance.run.rmdir()
+    return f"cannot write {instance.run}/executed: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        break_current, dangle_current, file_as_current, loop_as_current, no_script, unreadable_environment, no_unit,
+        unreadable_secret, no_runtime_directory,
+    ],
+)  # fmt: skip
+def test_what_cannot_start_says_why_in_one_line(instance: Instance, damage: object) -> None:
+    assert callable(damage)
+    why = damage(instance)
+    done = run("pd-launch", *instance.arguments)
+    assert done.returncode == 1
+    assert done.stderr == f"pd-launch: cannot start prefill: {why}\n"
+    assert not instance.fingerprint.exists()
+
+
+def test_wrong_usage() -> None:
+    assert run("pd-launch", "--instance", "prefill").returncode == 2
+
+
+@pytest.mark.parametrize("tool", ["pd-launch", "pd-gate", "pd-verify", "pd-env"])
+def test_tools_are_executable_and_explain_themselves(tool: str) -> None:
+    path = BIN / tool
+    assert path.read_text().startswith("#!/usr/bin/python3\n")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o755
+    done = run(tool, "--help")
+    assert done.returncode == 0
+    assert "exit codes" in done.stdout
+
+
+@pytest.mark.parametrize("tool", ["pd-launch", "pd-gate", "pd-verify", "pd-env"])
+def test_tools_need_the_standard_library_only(tool: str) -> None:
+    done = subprocess.run(
+        ["/usr/bin/env", "-i", "python3", "-I", "-S", BIN / tool, "--help"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,1 @@
+"""Tests of tasks/plan: no host, no pyinfra, no network."""

@@ -1,0 +1,269 @@
+"""Plans, hosts and releases for tests: real objects, made from the settings' own defaults and from readable data.
+
+Nothing here is imported by the code under test, and nothing of it is replaced.
+"""
+
+import runpy
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from tasks import catalogue
+from tasks.plan import host as reading
+from tasks.plan import instances, placement
+from tasks.plan import settings as settings_module
+from tasks.plan.host import Answer, Hardware, System
+from tasks.plan.instances import Instance
+from tasks.plan.model import ModelProfile
+from tasks.plan.paths import Paths
+from tasks.plan.playbook import Plan
+from tasks.plan.release import Manifest, Overlay, Release
+from tasks.plan.settings import Settings
+from tests.node import hardware as recorded_hardware
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+API_KEY = "a key with spaces, $dollars and 'quotes'"
+GPU_NAME = "NVIDIA RTX PRO 6000 Blackwell Server Edition"
+
+
+# ---- settings
+
+
+def group_data(path: Path) -> dict[str, object]:
+    """The variables of a group_data file, as pyinfra reads them."""
+    return {name: value for name, value in runpy.run_path(str(path)).items() if not name.startswith("__")}
+
+
+def defaults() -> dict[str, object]:
+    return group_data(REPOSITORY / "group_data" / "all.py")
+
+
+def rehearsal_data() -> dict[str, object]:
+    return group_data(REPOSITORY / "tests" / "node" / "group_data" / "rehearsal.py")
+
+
+def settings(**changes: object) -> Settings:
+    """group_data/all.py with changes."""
+    return settings_module.load({**defaults(), **changes})
+
+
+# ---- releases and models
+
+
+def manifest(**changes: object) -> Manifest:
+    """A release for CUDA 13.0 that spells everything out and knows no special limit."""
+    fields: dict[str, object] = {
+        "name": "sglang-9.9-cu130",
+        "description": "for tests",
+        "device": "cuda",
+        "sglang": "9.9",
+        "torch": "9.1.0",
+        "cuda": "13.0",
+        "packages": {},
+        "ucx": "1.23",
+        "router": {"package": "sglang-router", "version": "9.3"},
+        "python": ["3.11", "3.12"],
+        "glibc": "2.34",
+        "driver_minimum": 580,
+        "compute_capabilities": ["12.0"],
+        "patches": [],
+        "system_packages": ["g++"],
+        "spelling": {
+            "decode_graph_max_batch": ["--cuda-graph-max-bs-decode", "{value}"],
+            "prefill_graph_off": ["--cuda-graph-backend-prefill=disabled"],
+        },
+        "renamed": {"--cuda-graph-max-bs": "--cuda-graph-max-bs-decode"},
+        "chunked_prefill_maximum": None,
+        "indexer_walks_whole_context": False,
+        "notes": [],
+    }
+    return Manifest.model_validate({**fields, **changes})
+
+
+def release(
+    found: Manifest | None = None,
+    python: str = "3.11",
+    lock: str = "sglang==9.9 --hash=sha256:00\n",
+    router_lock: str = "sglang-router==9.3 --hash=sha256:00\n",
+    overlays: Iterable[Overlay] = (),
+    arguments: Iterable[str] = (),
+) -> Release:
+    return Release(found or manifest(), python, lock, router_lock, tuple(overlays), frozenset(arguments))
+
+
+def profile(**changes: object) -> ModelProfile:
+    """A model of 64 heads that is fetched from a hub."""
+    fields: dict[str, object] = {
+        "name": "some-model",
+        "served_name": "some",
+        "source": {"hub": "someone/some-model", "revision": "0" * 40},
+        "size_gb": 146.0,
+        "heads": 64,
+        "kv_heads": 1,
+        "layers": 43,
+        "maximum_context": 1048576,
+        "quantization": None,
+        "dtype": None,
+        "page_size": 256,
+        "kv_cache_dtype": "fp8_e4m3",
+        "attention_backend": "dsv4",
+        "moe_runner_backend": {"9.9": "triton"},
+        "arguments": [],
+        "decode_arguments": [],
+        "environment": {},
+        "reasoning_parser": None,
+        "tool_call_parser": None,
+        "golden": [{"name": "arithmetic", "prompt": "17*23?", "expect": "391"}],
+    }
+    return ModelProfile.model_validate({**fields, **changes})
+
+
+# ---- hardware
+
+
+def cpus_of_node(node: int) -> str:
+    """Kernel list of a node of 64 cores with two threads each, in a host with two nodes: 0 is '0-63,128-191'."""
+    return f"{node * 64}-{node * 64 + 63},{node * 64 + 128}-{node * 64 + 191}"
+
+
+def topo_text(nodes: list[int]) -> str:
+    """`nvidia-smi topo -m` of a host whose GPU i is on NUMA node nodes[i]; -1: the matrix does not say."""
+    indices = range(len(nodes))
+    lines = ["\t" + "\t".join(f"GPU{i}" for i in indices) + "\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID"]
+    for i in indices:
+        links = ["X" if i == j else "NODE" if nodes[i] == nodes[j] else "SYS" for j in indices]
+        near = f"{cpus_of_node(nodes[i])}\t{nodes[i]}" if nodes[i] >= 0 else "\t"
+        lines.append(f"GPU{i}\t" + "\t".join(f"{link:^3}" for link in links) + f"\t{near}\t\tN/A")
+    return "\n".join(lines)
+
+
+def p2p_text(count: int) -> str:
+    lines = [" \t" + "".join(f"GPU{i}\t" for i in range(count))]
+    for i in range(count):
+        lines.append(f" GPU{i}\t" + "".join(("X" if i == j else "OK") + "\t" for j in range(count)))
+    return "\n".join(lines)
+
+
+def gpu_line(index: int, driver: str = "580.95.05", capability: str = "12.0", mig: str = "Disabled") -> str:
+    uuid = f"GPU-{index:08d}-0000-0000-0000-000000000000"
+    return (
+        f"{index}, {uuid}, 00000000:{index + 1:02X}:00.0, {GPU_NAME}, {capability}, {driver}, 97887, Enabled, {mig}"
+    )
+
+
+def module_text(driver: str) -> str:
+    return f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {driver}  Release Build  (dvs-builder@x)\n"
+
+
+def hardware_sections(nodes: list[int], driver: str = "580.95.05") -> dict[str, Answer]:
+    """What the fact Hardware brings from a host whose GPU i is on NUMA node nodes[i] (-1: nobody says)."""
+    return {
+        "driver": Answer(0, module_text(driver)),
+        "nodes": Answer(0, "\n".join(f"{n} {cpus_of_node(n)}" for n in sorted(set(nodes)) if n >= 0)),
+        "pci": Answer(0, "\n".join(f"0000:{i + 1:02x}:00.0 {node}" for i, node in enumerate(nodes))),
+        "gpus": Answer(0, "\n".join(gpu_line(i, driver) for i in range(len(nodes)))),
+        "topo": Answer(0, topo_text(nodes)),
+        "p2p": Answer(0, p2p_text(len(nodes))),
+    }
+
+
+def hardware(nodes: list[int], driver: str = "580.95.05") -> Hardware:
+    return reading.read_hardware(hardware_sections(nodes, driver))
+
+
+def recorded(name: str, folder: Path) -> Hardware:
+    """A recording of tests/node/hardware, read as the fact Hardware reads the node that replays it."""
+    recorded_hardware.write(name, folder)
+    answers = {
+        " ".join((answer / "args").read_text().split()): (answer / "stdout").read_text()
+        for answer in (folder / "commands" / "nvidia-smi").iterdir()
+    }
+    query = f"--query-gpu={reading.GPU_COLUMNS} --format=csv,noheader,nounits"
+    sys = folder / "files" / "sys"
+    nodes = sorted((sys / "devices/system/node").glob("node[0-9]*"))
+    devices = sorted((sys / "bus/pci/devices").iterdir())
+    return reading.read_hardware(
+        {
+            "driver": Answer(0, (folder / "files/proc/driver/nvidia/version").read_text()),
+            "nodes": Answer(0, "\n".join(f"{n.name[4:]} {(n / 'cpulist').read_text().strip()}" for n in nodes)),
+            "pci": Answer(0, "\n".join(f"{d.name} {(d / 'numa_node').read_text().strip()}" for d in devices)),
+            "gpus": Answer(0, answers[query]),
+            "topo": Answer(0, answers["topo -m"]),
+            "p2p": Answer(0, answers["topo -p2p rw"]),
+        }
+    )
+
+
+TWO_SOCKETS = [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+# ---- a host's system
+
+
+def system_sections(**changes: str) -> dict[str, Answer]:
+    """What the fact System brings from a bare Debian 12 with plenty of room, reached as root."""
+    texts = {
+        "uid": "0",
+        "os": 'PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\nID=debian\nVERSION_ID="12"',
+        "machine": "x86_64",
+        "glibc": "glibc 2.36",
+        "init": "systemd",
+        "pythons": "3.11",
+        "cpus": "0-255",
+        "disk": "/opt/sglang-pd 900000000\n/var/lib/sglang-pd 900000000",
+        "sysctl": "net.ipv4.ip_local_reserved_ports=\nkernel.numa_balancing=1",
+        "packages": "python3",
+        "user": "",
+        "groups": "",
+    }
+    return {name: Answer(0, text) for name, text in {**texts, **changes}.items()}
+
+
+def system(**changes: str) -> System:
+    return reading.read_system(system_sections(**changes))
+
+
+# ---- plans
+
+
+def servers(
+    wanted: Settings, found: Hardware, built: Release | None = None, model: ModelProfile | None = None
+) -> tuple[Instance, ...]:
+    """Prefill, decode and router as the plan makes them."""
+    built, model = built or release(), model or profile()
+    paths = Paths.of(wanted, model)
+    served = instances.workers(wanted, built, model, placement.place(wanted, found), paths)
+    return (*served, instances.router(wanted, served, paths))
+
+
+def plan(
+    wanted: Settings,
+    found: Hardware,
+    built: Release | None = None,
+    model: ModelProfile | None = None,
+    api_key: str | None = None,
+) -> Plan:
+    built, model = built or release(), model or profile()
+    every = servers(wanted, found, built, model)
+    return Plan(
+        settings=wanted,
+        release=built,
+        profile=model,
+        paths=Paths.of(wanted, model),
+        system=system(),
+        hardware=found,
+        instances=every,
+        uv_requirement="uv==0.0 --hash=sha256:00\n",
+        api_key=api_key,
+    )
+
+
+def catalogue_plan(data: Mapping[str, object], found: Hardware, api_key: str | None = None) -> Plan:
+    """A plan with a release and a model of files/, as the deploy makes it from group_data/all.py and `data`."""
+    wanted = settings(**data)
+    built = catalogue.release(catalogue.manifest(wanted.release), "3.11")
+    return plan(wanted, found, built, catalogue.profile(wanted.model), api_key)
+
+
+def options(instance: Instance) -> dict[str, str]:
+    """Option -> its values, of an instance's arguments."""
+    return {line[0]: " ".join(line[1:]) for line in instance.arguments}

@@ -1,0 +1,205 @@
+"""Identity of a release, its arguments, and versions compared."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.plan.errors import PlanError
+from tasks.plan.release import Overlay, at_least, check_arguments, damage, driver_cuda
+from tests.plan.builders import manifest, release
+
+SHIM = Overlay("shim", {"pd_overlay_shim/__init__.py": b"one\n", "pd_overlay_shim.pth": b"import x\n"}, ())
+KERNEL = Overlay("kernel", {"pd_overlay_kernel/__init__.py": b"two\n"}, ("SGLANG_X",))
+
+
+# ---- id
+
+
+def test_the_same_inputs_give_the_same_id() -> None:
+    assert release(overlays=[SHIM, KERNEL]).id == release(overlays=[SHIM, KERNEL]).id
+
+
+def test_the_order_of_overlays_and_of_their_files_does_not_matter() -> None:
+    turned = Overlay(SHIM.name, dict(reversed(SHIM.files.items())), SHIM.environment)
+    assert release(overlays=[SHIM, KERNEL]).id == release(overlays=[KERNEL, turned]).id
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        release(lock="sglang==9.9 --hash=sha256:01\n"),
+        release(lock="sglang==9.9 --hash=sha256:00\n\n"),
+        release(router_lock="sglang-router==9.4 --hash=sha256:00\n"),
+        release(python="3.12"),
+        release(overlays=[SHIM]),
+        release(overlays=[KERNEL]),
+        release(overlays=[SHIM, KERNEL]),
+        release(overlays=[Overlay("shim", {**SHIM.files, "pd_overlay_shim.pth": b"import y\n"}, ())]),
+        release(overlays=[Overlay("shim", {**SHIM.files, "pd_overlay_shim/more.py": b""}, ())]),
+        release(overlays=[Overlay("other", SHIM.files, ())]),
+        release(manifest(name="sglang-9.9-cu140")),
+    ],
+)
+def test_any_other_input_gives_another_id(other: object) -> None:
+    assert getattr(other, "id") != release().id  # noqa: B009
+
+
+def test_ids_differ_from_one_another() -> None:
+    variants = [release(), release(python="3.12"), release(overlays=[SHIM]), release(overlays=[KERNEL])]
+    assert len({variant.id for variant in variants}) == len(variants)
+
+
+def test_text_cannot_move_from_one_lock_into_the_other() -> None:
+    assert release(lock="a\nb\n", router_lock="c\n").id != release(lock="a\n", router_lock="b\nc\n").id
+
+
+def test_the_id_names_release_and_python_and_can_be_a_folder() -> None:
+    assert re.fullmatch(r"sglang-9\.9-cu130-py3\.11-[0-9a-f]{10}", release().id)
+
+
+def test_what_changes_nothing_on_disk_keeps_the_id() -> None:
+    described = manifest(description="other words", notes=["a remark"])
+    assert release(described, arguments=["--port"]).id == release().id
+
+
+def test_entries_of_site_packages_that_belong_to_no_overlay() -> None:
+    found = ["pd_overlay_shim", "pd_overlay_shim.pth", "pd_overlay_old", "pd_overlay_old.pth"]
+    assert release(overlays=[SHIM]).unwanted_overlays(found) == ["pd_overlay_old", "pd_overlay_old.pth"]
+
+
+# ---- arguments
+
+ACCEPTED = frozenset({"--cuda-graph-max-bs-decode", "--log-level", "--port", "--mem-fraction-static"})
+
+
+def refused(arguments: list[str], accepted: frozenset[str] = ACCEPTED) -> str:
+    with pytest.raises(PlanError) as error:
+        check_arguments(manifest(), accepted, arguments, "decode_arguments")
+    (line,) = error.value.lines
+    assert line.startswith("setting decode_arguments: ")
+    return line
+
+
+@pytest.mark.parametrize("argument", ["--cuda-graph-max-bs", "--cuda-graph-max-bs=64"])
+@pytest.mark.parametrize("accepted", [ACCEPTED, frozenset[str]()], ids=["known arguments", "arguments not listed"])
+def test_a_renamed_argument_names_its_replacement(argument: str, accepted: frozenset[str]) -> None:
+    line = refused([argument, "64"], accepted)
+    assert "--cuda-graph-max-bs is not an argument of SGLang 9.9" in line
+    assert line.endswith("use --cuda-graph-max-bs-decode")
+
+
+def test_an_unknown_argument_names_the_nearest() -> None:
+    assert refused(["--log-levle", "debug"]).endswith("knows no argument --log-levle. Did you mean --log-level?")
+
+
+def test_an_abbreviation_is_unknown_too() -> None:
+    assert "knows no argument --mem-fraction." in refused(["--mem-fraction", "0.5"])
+
+
+def test_each_unknown_argument_has_a_line() -> None:
+    with pytest.raises(PlanError) as error:
+        check_arguments(manifest(), ACCEPTED, ["--one", "--two", "--port", "1"], "prefill_arguments")
+    assert len(error.value.lines) == 2
+
+
+@pytest.mark.parametrize("arguments", [[], ["--log-level", "debug"], ["--log-level=debug"], ["--port", "-1"]])
+def test_known_arguments_pass(arguments: list[str]) -> None:
+    check_arguments(manifest(), ACCEPTED, arguments, "decode_arguments")
+
+
+# ---- versions
+
+
+@pytest.mark.parametrize(
+    ("version", "minimum"),
+    [
+        ("2.36", "2.34"),
+        ("2.34", "2.34"),
+        ("2.100", "2.34"),
+        ("3", "2.34"),
+        ("2.34.1", "2.34"),
+        ("24.04", "22.04"),
+        ("12", "12"),
+        ("13", "12"),
+        ("2.36-9+deb12u10", "2.34"),
+    ],
+)
+def test_new_enough(version: str, minimum: str) -> None:
+    assert at_least(version, minimum)
+
+
+@pytest.mark.parametrize(
+    ("version", "minimum"),
+    [
+        ("2.31", "2.34"),
+        ("2.4", "2.34"),
+        ("2", "2.34"),
+        ("1.100", "2.34"),
+        ("20.04", "22.04"),
+        ("11", "12"),
+        ("", "12"),
+        ("sid", "12"),
+        ("2.9-1ubuntu10", "2.34"),
+        ("2.4rc50", "2.34"),
+    ],
+)
+def test_too_old(version: str, minimum: str) -> None:
+    assert not at_least(version, minimum)
+
+
+NUMBERS = st.lists(st.integers(0, 400), min_size=1, max_size=4)
+
+
+@given(NUMBERS, NUMBERS)
+def test_versions_compare_as_lists_of_numbers(left: list[int], right: list[int]) -> None:
+    assert at_least(".".join(map(str, left)), ".".join(map(str, right))) == (left >= right)
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda"),
+    [
+        ("525.60.13", "CUDA 12.0"),
+        ("535.183.01", "CUDA 12.2"),
+        ("550.90.07", "CUDA 12.4"),
+        ("565.57.01", "CUDA 12.7"),
+        ("570.172.08", "CUDA 12.8"),
+        ("575.57.08", "CUDA 12.9"),
+        ("580.95.05", "CUDA 13.0"),
+        ("999.1", "CUDA 13.2"),
+        ("470.256.02", "no CUDA 12"),
+    ],
+)
+def test_the_newest_cuda_of_a_driver(driver: str, cuda: str) -> None:
+    assert driver_cuda(driver) == cuda
+
+
+# ---- what was found wrong in an environment
+
+
+def test_damage_of_a_whole_environment() -> None:
+    assert damage({"whole": True}) == []
+
+
+def test_damage_is_one_line_each() -> None:
+    part = {
+        "whole": False,
+        "packages": {
+            "version": [{"name": "torch", "found": "2.0", "wanted": "2.1"}], "missing": ["nixl"], "extra": ["pip"],
+        },
+        "files": {"missing": ["a.py"], "changed": ["b.py"], "extra": ["c.py"]},
+    }  # fmt: skip
+    assert damage(part) == [
+        "package torch is 2.0, the lock says 2.1",
+        "package nixl is missing",
+        "package pip is extra",
+        "file a.py is missing",
+        "file b.py is changed",
+        "file c.py is extra",
+    ]
+
+
+@pytest.mark.parametrize("part", [None, {}, {"whole": False}, {"whole": False, "reason": "no record"}])
+def test_an_environment_that_is_not_whole_always_has_a_line(part: dict[str, object] | None) -> None:
+    assert len(damage(part)) == 1
