@@ -28,8 +28,11 @@ def groups(hosts: Sequence[Host], **more: Sequence[Host]) -> dict[str, list[Host
     for group, members in more.items():
         found[group] = list(members)
     parameters = _command_line()
-    _check_limit(parameters.get("limit") or (), names, [*found, "all", "hosts", "inventory"])
-    _check_group_data(Path("group_data"), [*found, "all", "hosts", "inventory"])
+    inventory = Path(parameters.get("inventory") or "inventory.py")
+    known = [*found, "all", "hosts", inventory.stem]  # pyinfra makes groups of the file's name and its variables
+    _check_limit(parameters.get("limit") or (), names, known)
+    for folder in dict.fromkeys(place.resolve() for place in (Path(), inventory.parent)):
+        _check_group_data(folder / "group_data", known)
     _without_a_terminal()
     return found
 
@@ -50,9 +53,13 @@ def _check_group_data(folder: Path, known: Sequence[str]) -> None:
         if path.name.startswith((".", "__")):
             continue
         if path.suffix != ".py":
-            raise PyinfraError(f"{path} is not read: pyinfra reads group_data/*.py only; rename or remove it")
+            raise PyinfraError(f"{_short(path)} is not read: pyinfra reads *.py in group_data; rename or remove it")
         if path.stem not in known:
-            raise PyinfraError(f"{path} is read by no group: no host or group of the inventory is called {path.stem!r}")
+            raise PyinfraError(f"{_short(path)} is read by no group: no host or group is called {path.stem!r}")
+
+
+def _short(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _without_a_terminal() -> None:

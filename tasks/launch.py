@@ -8,6 +8,7 @@ from pyinfra.api import deploy
 from tasks import render
 from tasks.facts.paths import Paths
 from tasks.operations import files
+from tasks.plan.paths import UNITS
 from tasks.plan.playbook import Plan
 
 
@@ -23,4 +24,5 @@ def write(plan: Plan) -> None:
     else:
         files.absent(name="No API key", path=plan.paths.secret, found=found[plan.paths.secret])
     for file in wanted:
-        files.file(name=f"File {file.path}", wanted=file, found=found[file.path])
+        then = "systemctl daemon-reload" if file.path.startswith(UNITS) else None
+        files.file(name=f"File {file.path}", wanted=file, found=found[file.path], then=then)

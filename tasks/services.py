@@ -28,7 +28,7 @@ def bring_up(plan: Plan) -> None:
     open_gates = waiting(plan.instances, found.instances)
 
     services.retired(name="Units that no instance needs", units=found.without_instance(plan.instances))
-    services.reloaded(name="systemd knows the units", needed=written or found.stale)
+    services.reloaded(name="systemd knows the units", needed=found.stale and not written)
     for instance in plan.instances:
         enabled = found.instances[instance.name].enabled
         services.enabled(name=f"Enabled {instance.unit}", unit=instance.unit, wanted=True, found=enabled)

@@ -27,8 +27,11 @@ def directory(wanted: WantedDirectory, found: Found) -> Commands:
 
 
 @operation()
-def file(wanted: WantedFile, found: Found) -> Commands:
-    """A file with content, mode and owner; put in place in one step. --diff shows new files whole."""
+def file(wanted: WantedFile, found: Found, then: str | None = None) -> Commands:
+    """A file with content, mode and owner; put in place in one step. --diff shows new files whole.
+
+    then: a command that makes new content known, such as systemctl daemon-reload.
+    """
     difference = compare(wanted, found)
     if not difference:
         host.noop(f"{wanted.path} is as wanted")
@@ -43,6 +46,8 @@ def file(wanted: WantedFile, found: Found) -> Commands:
         yield StringCommand(
             f"chown {wanted.owner}:{wanted.group} {new} && chmod {wanted.mode} {new} && mv -fT {new} {path}"
         )
+        if then:
+            yield StringCommand(then)
         return
     yield StringCommand(f"chown {wanted.owner}:{wanted.group} {path} && chmod {wanted.mode} {path}")
 

@@ -30,7 +30,7 @@ def retired(units: Sequence[str]) -> Commands:
 
 @operation()
 def reloaded(needed: bool) -> Commands:
-    """systemd has read the unit files that are on disk."""
+    """systemd has read the unit files on disk, also where nobody of ours wrote them."""
     if not needed:
         host.noop("systemd knows the unit files")
         return
@@ -66,7 +66,7 @@ def running(
         host.noop(f"{', '.join(instance.name for instance in instances)}: running as wanted")
         return
     for instance in restart:
-        say(host, f"{instance.name} (re)starts: {reasons[instance.name]}")
+        say(host, f"{instance.name}: {reasons[instance.name]}")
     for need in needs:
         message = (
             f"{need.name} is not ready ({need.unit}): {', '.join(i.name for i in follow)} will not start without it"

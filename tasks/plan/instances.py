@@ -85,6 +85,7 @@ def router(settings: Settings, served: tuple[Instance, ...], paths: Paths) -> In
         *_lines(settings.router_arguments),
     ]
     reachable = LOOPBACK if settings.router_host in ("0.0.0.0", "::") else settings.router_host
+    reachable = f"[{reachable}]" if ":" in reachable else reachable
     return Instance(
         name="router",
         role="router",

@@ -55,7 +55,7 @@ def place(settings: Settings, hardware: Hardware) -> tuple[Placement, ...]:
         )
     free = known - {gpu for gpus in named.values() for gpu in gpus or []}
     placed: list[Placement] = []
-    for role in ROLES:
+    for role in sorted(ROLES, key=lambda r: named[r] is None):  # what is named stands, what is derived goes around it
         parallel = settings.of_role(role, "tensor_parallel")
         for number in range(settings.of_role(role, "instances")):
             if named[role] is not None:
@@ -64,7 +64,7 @@ def place(settings: Settings, hardware: Hardware) -> tuple[Placement, ...]:
             else:
                 placed.append(_derived(role, number, parallel, free, placed, settings, hardware))
                 free -= set(placed[-1].gpus)
-    return tuple(placed)
+    return tuple(sorted(placed, key=lambda p: (ROLES.index(p.role), p.number)))
 
 
 def _given(role: str, number: int, gpus: tuple[int, ...], settings: Settings, hardware: Hardware) -> Placement:

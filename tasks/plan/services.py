@@ -94,12 +94,14 @@ def read_units(sections: Mapping[str, Answer], instances: tuple[Instance, ...], 
 
 def reason_to_restart(wanted: Fingerprint, found: Running) -> str | None:
     """Why a server must be (re)started, or None where it runs what is wanted."""
-    if found.active not in ("active", "activating") or found.sub == "auto-restart":
-        return f"it is {found.active}" if found.active != "activating" else "it keeps failing"
+    if found.sub.startswith("auto-restart"):
+        return "restarts, it keeps failing"
+    if found.active not in ("active", "activating"):
+        return f"starts, it is {found.active}"
     if found.fingerprint is None:
-        return "it left no fingerprint of what it runs"
+        return "restarts, it left no fingerprint of what it runs"
     changed = [PART_NAMES[part] for part in PARTS if getattr(wanted, part) != getattr(found.fingerprint, part)]
-    return f"it was started with another {' and '.join(changed)}" if changed else None
+    return f"restarts, it was started with another {' and '.join(changed)}" if changed else None
 
 
 def restarts(
@@ -118,7 +120,7 @@ def restarts(
     cause = next((name for name in workers if name in reasons), None)
     if cause and settings.restart_scope == "pair":
         for name in workers:
-            reasons.setdefault(name, f"{cause} restarts, and a half-replaced pair can stall")
+            reasons.setdefault(name, f"restarts with {cause}: a half-replaced pair can stall")
     return reasons
 
 

@@ -56,8 +56,8 @@ def number_list(text: str) -> frozenset[int]:
     found: set[int] = set()
     for part in text.strip().strip(",").split(","):
         if part:
-            low, _, high = part.partition("-")
-            found.update(range(int(low), int(high or low) + 1))
+            low, dash, high = part.partition("-")
+            found.update(range(int(low), int(high if dash else low) + 1))
     return frozenset(found)
 
 
@@ -127,12 +127,12 @@ def _affinity(index: int, header: str, text: str, rest: list[str], line: str) ->
         seen = 0
         while cells and seen < devices:
             seen += bool(cells.pop(0))
-        values = [cell for cell in cells if cell] if len([c for c in cells if c]) >= len(named) else cells
+        values = cells if len(cells) <= len(named) else cells[:2] + cells[3:]  # an empty one before GPU NUMA ID
     else:
         values = rest
     by_name = dict(zip(named, values, strict=False))
     cpus, numa, own = (by_name.get(name, "") for name in ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID"))
-    if "\t" not in text and len(values) < len(named) and cpus and not CPU_LIST.match(cpus):
+    if "\t" not in text and len(values) < len(named):  # which one is empty, spaces do not tell
         cpus, numa, own = "", "", ""
     for cell in (cpus, numa):
         if cell not in ("", "N/A") and not CPU_LIST.match(cell):

@@ -29,6 +29,7 @@ def main(arguments: list[str]) -> int:
     ssh.add_argument("command", nargs=argparse.REMAINDER)
     actions.add_parser("status", help="all nodes")
     given = parser.parse_args(arguments)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs deaf to it
     signal.signal(signal.SIGTERM, _terminate)
 
     if given.action == "status":

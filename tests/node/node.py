@@ -35,7 +35,7 @@ class Node:
         self.ssh_key = STORE / "ssh_key"
         self._host_key = self.folder / "host_key"  # ours: always the key of the node that is up
         self._pid_file = self.folder / "pid"
-        self._wanted_hardware = hardware
+        self.wanted_hardware = hardware
 
     # -- what is recorded
 
@@ -76,7 +76,7 @@ class Node:
     def up(self) -> None:
         """Make the node and boot it. An interrupt or error at any point takes away what was made."""
         debian.require_machine(Path(__file__).with_name("packages.txt"))
-        hardware.chain(self._wanted_hardware)
+        hardware.chain(self.wanted_hardware)
         with self._locked():
             if self.is_up:
                 raise NodeError(f"node {self.name} is up already: python -m tests.node down --name {self.name}")
@@ -87,7 +87,7 @@ class Node:
                 self.folder.mkdir(parents=True)
                 with interrupts_deferred():
                     number = network.claim().number
-                    self._save(number=number, hardware=self._wanted_hardware, base=base.name)
+                    self._save(number=number, hardware=self.wanted_hardware, base=base.name)
                 network.set_up(self._network)
                 self._make_ssh_key()
                 self._fill_disk(release)
@@ -154,7 +154,8 @@ class Node:
 
     def unrecorded(self) -> list[str]:
         """Questions to hardware tools that had no recorded answer since the node was made."""
-        return self._run_checked(f"cat {hardware.UNRECORDED}").splitlines()
+        journal = f"journalctl --sync && journalctl --quiet --output=cat --identifier={hardware.UNRECORDED}"
+        return self._run_checked(journal).splitlines()
 
     # -- parts
 

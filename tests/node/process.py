@@ -31,7 +31,7 @@ def interrupts_deferred() -> Iterator[None]:
         yield
     finally:
         for number, handler in previous.items():
-            signal.signal(number, handler)
+            signal.signal(number, handler or signal.SIG_DFL)
         if held:
             signal.raise_signal(held[0])
 

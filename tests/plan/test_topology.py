@@ -174,7 +174,7 @@ def with_tabs(matrix: Matrix) -> list[str]:
 
 def with_spaces(matrix: Matrix) -> list[str]:
     def line(name: str, cells: list[str]) -> str:
-        return f"{name:<8}" + "".join(f"{cell:<16}" for cell in cells).rstrip()
+        return f"{name:<8}" + "".join(f"{cell:<14}  " for cell in cells).rstrip()
 
     lines = [line("", [*matrix.names, *matrix.titles])]
     for index, name in enumerate(matrix.names):

@@ -1,0 +1,60 @@
+"""Run the playbook against a node, as a user does, and read what it said."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.node.node import REPOSITORY, Node
+
+INVENTORY = "tests/node/inventory.py"
+
+
+@dataclass(frozen=True)
+class Result:
+    status: int
+    output: str  # what a user sees
+    report: dict[str, Any]  # pyinfra's own JSON, {} where the run ended before it
+
+    @property
+    def changed(self) -> list[str]:
+        """Operations that a run changed something with."""
+        return [operation["name"] for operation in self.report["results"]["operations"] if operation["success"]]
+
+    @property
+    def planned(self) -> list[str]:
+        """Operations that a dry run would change something with."""
+        return [operation["name"] for operation in self.report["plan"] if operation["hosts_with_change"]]
+
+
+def command_line(*arguments: str, inventory: str = INVENTORY, **data: object) -> list[str]:
+    """The pyinfra command; `data` becomes --data NAME=VALUE."""
+    values = [word for name, value in data.items() for word in ("--data", f"{name}={value}")]
+    return [str(Path(sys.executable).with_name("pyinfra")), *arguments, inventory, "deploy.py", *values]
+
+
+def environment(node: Node) -> dict[str, str]:
+    return {**os.environ, "NODE": node.name}
+
+
+def deploy(node: Node, *arguments: str, **data: object) -> Result:
+    """`pyinfra ARGUMENTS inventory deploy.py --json`: `-y` runs it, `--dry` only plans."""
+    ran = subprocess.run(
+        command_line(*arguments, "--json", **data), cwd=REPOSITORY, env=environment(node), stdin=subprocess.DEVNULL,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    last = ran.stdout.strip().splitlines()[-1:] or [""]
+    report = json.loads(last[0]) if last[0].startswith("{") else {}
+    return Result(ran.returncode, ran.stderr + ran.stdout, report)
+
+
+def provisioned(node: Node, **data: object) -> Result:
+    """Deploy to verified answers; the test's set-up failed where this does."""
+    result = deploy(node, "-y", **data)
+    assert result.status == 0 and result.report, result.output
+    return result

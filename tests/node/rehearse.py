@@ -1,0 +1,230 @@
+"""The whole job on a simulated host: python -m tests.node.rehearse, or make rehearse.
+
+A bare node is deployed, deployed again (which must change nothing) and asked through its router. In the environment:
+KEEP=1 leaves the node up and says how to reach it; REBUILD=1 then replaces it by an empty one of the same name, as
+after a dead disk, and brings it back by the two documented commands.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from tests.node.node import REPOSITORY, Node
+from tests.node.process import NodeError, command
+
+NODE = "rehearsal"
+INVENTORY = "tests/node/inventory.py"
+VERIFY = "/opt/sglang-pd/bin/pd-verify"
+VERIFY_CONFIG = "/etc/sglang-pd/verify.json"
+NOT_CHECKED = """\
+A rehearsal runs SGLang on the CPU, beside recorded hardware. It cannot check
+  - the GPU kernels, their patches and anything else that runs on a GPU
+  - what P2P and the KV path between two GPUs carry
+  - that NUMA binding takes effect: numactl runs its command unbound
+  - the NVIDIA driver: its answers are recorded"""
+
+# asks the router one question without our own tool: the address and the question on stdin, the answer on stdout
+ASK = """
+import json, sys, urllib.request
+config, question = json.loads({given!r})
+body = {{"model": config["model"], "messages": [{{"role": "user", "content": question["prompt"]}}],
+        "max_tokens": question.get("max_tokens", 64), "temperature": 0}}
+request = urllib.request.Request(config["url"] + "/v1/chat/completions", json.dumps(body).encode(),
+                                 {{"Content-Type": "application/json"}})
+answer = json.load(urllib.request.urlopen(request, timeout=config.get("warm_up_limit_s", 60)))
+print(answer["choices"][0]["message"]["content"])
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run of pyinfra did."""
+
+    operations: int
+    changed: list[str]
+
+
+@dataclass(frozen=True)
+class Answers:
+    right: int
+    asked: int
+
+
+def pyinfra_line(deploy: str) -> list[str]:
+    return [str(Path(sys.executable).with_name("pyinfra")), "-y", INVENTORY, deploy]
+
+
+def run_deploy(deploy: str) -> Run:
+    """Run pyinfra, its progress shown as it goes. Raises NodeError when an operation fails."""
+    say(f"$ {shlex.join(['pyinfra', '-y', INVENTORY, deploy])}")
+    line = [*pyinfra_line(deploy), "--json"]
+    process = subprocess.Popen(line, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+    try:
+        report, _ = process.communicate()
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    return read_report(report, process.returncode)
+
+
+def read_report(report: str, exit_status: int) -> Run:
+    """Read what `pyinfra -y --json` printed: one line of JSON, after whatever the deploy itself printed."""
+    lines = report.strip().splitlines()
+    if exit_status != 0 and not (lines and lines[-1].startswith("{")):
+        raise NodeError(f"the deploy failed: pyinfra ended with {exit_status}")
+    results: dict[str, Any] = json.loads(lines[-1])["results"]
+    if failed := [name(operation) for operation in results["operations"] if operation["error"]]:
+        raise NodeError(f"the deploy failed in: {'; '.join(failed)}")
+    if exit_status != 0 or results["failed_hosts"]:
+        raise NodeError(f"the deploy failed: pyinfra ended with {exit_status}")
+    return Run(
+        operations=results["totals"]["hosts"],
+        changed=[name(operation) for operation in results["operations"] if operation["success"]],
+    )
+
+
+def name(operation: dict[str, Any]) -> str:
+    return ", ".join(operation["names"]) or str(operation["name"])
+
+
+def ask(node: Node) -> Answers:
+    """Ask through the router: all golden questions by the tool on the node, and the first one without it."""
+    line = f"{VERIFY} --config {VERIFY_CONFIG} --json"
+    say(f"$ ssh {NODE} {line}")
+    ran = node.run(line)
+    try:
+        verdict = json.loads(ran.stdout)
+        answers = verdict["answers"]
+    except (ValueError, KeyError, TypeError):
+        said = (ran.stderr.strip() or ran.stdout.strip() or "nothing").splitlines()[-1]
+        raise NodeError(f"{line} ended with {ran.returncode} and said: {said}") from None
+    right = sum(1 for answer in answers if answer["ok"])
+    for answer in answers:
+        say(f"    {answer['name']}: {'right' if answer['ok'] else json.dumps(answer)}")
+    if ran.returncode != 0 or not verdict["ok"] or right != len(answers) or not answers:
+        raise NodeError(f"{right} of {len(answers)} answers right, {line} ended with {ran.returncode}")
+    ask_independently(node)
+    return Answers(right, len(answers))
+
+
+def ask_independently(node: Node) -> None:
+    config = json.loads(node.run(f"cat {VERIFY_CONFIG}").stdout)
+    question = next(golden for golden in config["golden"] if golden["match"] in {"contains", "equals"})
+    given = json.dumps([{key: config[key] for key in ("url", "model")}, question])
+    ran = node.run("python3 -", text=ASK.format(given=given))
+    if ran.returncode != 0 or question["expect"].lower() not in ran.stdout.lower():
+        said = (ran.stdout.strip() or ran.stderr.strip() or "nothing").splitlines()[-1]
+        raise NodeError(f"asked without our tool {question['prompt']!r}: {said!r}, not {question['expect']!r}")
+    say(f"    {question['name']}, asked without our tool: right")
+
+
+def require_unchanged(run: Run) -> None:
+    if run.changed:
+        raise NodeError(f"the second run changed {len(run.changed)} of {run.operations}: {'; '.join(run.changed)}")
+
+
+def require_recorded(node: Node) -> None:
+    if asked := sorted(set(node.unrecorded())):
+        raise NodeError(f"hardware was asked what was not recorded: {'; '.join(asked)}")
+
+
+def bring_back(node: Node, deploy: str) -> Answers:
+    """The node's disk died: the two commands that the documentation gives, then the questions again."""
+    say(f"\n== {NODE} is rebuilt: same name, new host key, empty disk")
+    node.rebuild()
+    forget = ["ssh-keygen", "-R", node.address, "-f", str(node.known_hosts)]
+    say(f"$ {shlex.join(forget)}")
+    command(*forget)
+    run_deploy(deploy)
+    return ask(node)
+
+
+def rehearse(node: Node, deploy: str, rebuild: bool) -> str:
+    """Play the whole job and return the summary line. Raises NodeError at the first thing that is wrong."""
+    started = time.monotonic()
+    say(f"== a bare node, {node.wanted_hardware}")
+    node.up()
+    say(f"\n== deploy, {time.monotonic() - started:.0f} s after the start")
+    first = run_deploy(deploy)
+    say(f"\n== deploy again, {time.monotonic() - started:.0f} s after the start: nothing may change")
+    second = run_deploy(deploy)
+    require_unchanged(second)
+    say(f"\n== questions through the router, {time.monotonic() - started:.0f} s after the start")
+    answers = ask(node)
+    require_recorded(node)
+    back = ""
+    if rebuild:
+        again = bring_back(node, deploy)
+        require_recorded(node)
+        back = f"; rebuilt, {again.right}/{again.asked} answers"
+    counts = f"{first.operations} operations, {len(first.changed)} changed, then {len(second.changed)}"
+    seconds = time.monotonic() - started
+    return f"rehearsal ok: {counts}; {answers.right}/{answers.asked} answers{back}; {seconds:.0f} s"
+
+
+def how_to_reach(node: Node, deploy: str) -> str:
+    return (
+        f"{NODE} stays up; python -m tests.node down takes it away\n"
+        f"  {shlex.join(node.ssh_command(node.known_hosts))}\n"
+        f"  {shlex.join(pyinfra_line(deploy))}"
+    )
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.node.rehearse", description=__doc__)
+    parser.add_argument("--deploy", default="deploy.py", help="what pyinfra runs (default: %(default)s)")
+    deploy = parser.parse_args(arguments).deploy
+    keep, rebuild = (os.environ.get(switch, "0") not in {"", "0"} for switch in ("KEEP", "REBUILD"))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _terminate)
+
+    node = Node(NODE)
+    if node.folder.exists():
+        say(f"{NODE} is still there from an earlier rehearsal: it is taken away")
+        node.down()
+    try:
+        summary = rehearse(node, deploy, rebuild)
+    except NodeError as error:
+        if keep and node.is_up:
+            say(how_to_reach(node, deploy))
+        else:
+            node.down()
+        say(f"rehearsal failed: {error}")
+        return 1
+    except BaseException:
+        node.down()
+        raise
+    if keep:
+        say(how_to_reach(node, deploy))
+    else:
+        node.down()
+    say(NOT_CHECKED)
+    say(summary)
+    return 0
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(143)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except NodeError as error:
+        sys.exit(f"rehearsal failed: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
