@@ -55,9 +55,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("release")
     arguments, extra = parser.parse_known_args()
+    releases = sorted(path.parent.name for path in LOCKS.glob("*/manifest.yaml"))
+    if arguments.release not in releases:
+        parser.error(f"no release {arguments.release}; there are {', '.join(releases)}")
     release = LOCKS / arguments.release
-    if not release.is_dir():
-        parser.error(f"no release {arguments.release}; there are: {', '.join(sorted(p.name for p in LOCKS.iterdir() if p.is_dir()))}")
     for lock, source in inputs(release).items():
         old = pins(release / lock)
         compile_lock(release, lock, source, extra)

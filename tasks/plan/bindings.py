@@ -31,13 +31,15 @@ def judge(
     index_of = {gpu.uuid: gpu.index for gpu in hardware.gpus}
     holders: dict[int, set[int]] = {}
     for line in sections["gpus"].text.splitlines() if sections.get("gpus", Answer(1, "")).status == 0 else []:
-        pid, uuid, *_ = (cell.strip() for cell in line.split(","))
-        holders.setdefault(int(pid), set()).add(index_of.get(uuid, -1))
+        pid, uuid, *_ = (cell.strip() for cell in f"{line},".split(","))
+        if pid.isdigit():  # else the driver's words, such as that it shows no process
+            holders.setdefault(int(pid), set()).add(index_of.get(uuid, -1))
     for instance in instances:
         placement = instance.placement
         if placement is None:
             continue
         lines = [line.split() for line in sections.get(instance.unit, Answer(1, "")).text.splitlines()]
+        lines = [words for words in lines if len(words) == 3 and words[1] != "-"]  # else it ended meanwhile
         if not lines:
             faults.append(f"{instance.name}: no process of {instance.unit} could be read")
             continue
@@ -53,7 +55,9 @@ def judge(
             for pid, cpus, policy in lines:
                 if not number_list(cpus) <= planned:
                     faults.append(f"{instance.name}: pid {pid} may run on CPUs {cpus}, planned are {placement.cpus}")
-                if policy not in ("-", f"bind:{placement.numa_node}"):
+                if policy == "-":
+                    unknown.append(f"{instance.name}: memory of pid {pid} (the kernel shows no policy)")
+                elif policy != f"bind:{placement.numa_node}":
                     node = placement.numa_node
                     faults.append(f"{instance.name}: pid {pid} has memory policy {policy}, planned is node {node}")
         if not on_gpu:

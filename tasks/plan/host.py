@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tasks.plan.errors import PlanError
 from tasks.plan.topology import P2PMatrix, TopologyError, TopoMatrix, number_list, parse_p2p_matrix, parse_topo_matrix
@@ -16,6 +17,10 @@ PYTHON_OF = {
     ("ubuntu", "22.04"): "3.11",
     ("ubuntu", "24.04"): "3.12",
 }
+
+
+ENDED = "a process that has ended"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -99,17 +104,13 @@ def read_system(sections: Mapping[str, Answer]) -> System:
         key: value.strip().strip('"')
         for key, _, value in (line.partition("=") for line in _text(sections, "os").splitlines())
     }
-    free = {}
-    for line in _text(sections, "disk").splitlines():
-        path, kib = line.rsplit(" ", 1)
-        free[path] = int(kib)
     sysctls: dict[str, str | None] = {}
     for line in _text(sections, "sysctl").splitlines():
         key, has, value = line.partition("=")
         sysctls[key] = value.strip() if has else None
     glibc = re.search(r"([0-9]+\.[0-9]+)", _text(sections, "glibc"))
     return System(
-        uid=int(_text(sections, "uid").strip()),
+        uid=_parsed(sections, "uid", int),
         os_id=release.get("ID", "unknown"),
         os_version=release.get("VERSION_ID", ""),
         os_name=release.get("PRETTY_NAME", "an unknown system"),
@@ -117,8 +118,8 @@ def read_system(sections: Mapping[str, Answer]) -> System:
         glibc=glibc[1] if glibc else "0",
         systemd=_text(sections, "init").strip() == "systemd",
         pythons=tuple(_text(sections, "pythons").split()),
-        cpus_online=number_list(_text(sections, "cpus")),
-        free_kib=free,
+        cpus_online=_parsed(sections, "cpus", number_list),
+        free_kib=_parsed(sections, "disk", lambda text: {p: int(kib) for p, _, kib in _rows(text)}),
         sysctls=sysctls,
         packages=frozenset(_text(sections, "packages").split()),
         user=_text(sections, "user").strip() or None,
@@ -128,16 +129,13 @@ def read_system(sections: Mapping[str, Answer]) -> System:
 
 def read_hardware(sections: Mapping[str, Answer]) -> Hardware:
     """From the sections of the fact Hardware. Raises PlanError with the driver's own words where it fails."""
-    nodes = tuple(
-        NumaNode(int(index), number_list(cpus))
-        for index, _, cpus in (line.partition(" ") for line in _text(sections, "nodes").splitlines())
+    nodes = _parsed(
+        sections, "nodes", lambda text: tuple(NumaNode(int(n), number_list(cpus)) for n, _, cpus in _rows(text))
     )
-    numa_of = {
-        bus_id: int(node) for bus_id, _, node in (line.partition(" ") for line in _text(sections, "pci").splitlines())
-    }
-    loaded = re.search(r"Kernel Module(?: for \S+)?\s+([0-9]+(?:\.[0-9]+)+)", sections["driver"].text)
+    numa_of = _parsed(sections, "pci", lambda text: {bus_id: int(node) for bus_id, _, node in _rows(text)})
+    loaded = re.search(r"Kernel Module(?: for \S+)?\s+([0-9]+(?:\.[0-9]+)+)", _text(sections, "driver"))
     driver = loaded[1] if loaded else None
-    answer = sections["gpus"]
+    answer = _answer(sections, "gpus")
     if answer.status == 127:
         raise PlanError(
             "no nvidia-smi on this host: install the NVIDIA driver first "
@@ -147,28 +145,30 @@ def read_hardware(sections: Mapping[str, Answer]) -> Hardware:
         raise PlanError("nvidia-smi gave no answer within 30 s: the driver hangs; look at `dmesg | grep -i xid`")
     if answer.status != 0:
         raise PlanError(f"nvidia-smi fails: {_one_line(answer.text)}{_driver_advice(answer.text)}")
+    if not answer.text.strip():
+        raise PlanError("nvidia-smi lists no GPU: driver loaded, but no card that it serves")
     topo, p2p = _matrices(sections)
     gpus = tuple(_gpu(line, numa_of, topo) for line in answer.text.splitlines() if line.strip())
-    if not gpus:
-        raise PlanError("nvidia-smi lists no GPU: driver loaded, but no card that it serves")
     return Hardware(gpus, nodes, topo, p2p, driver)
 
 
 def read_listeners(sections: Mapping[str, Answer]) -> tuple[Listener, ...]:
     """From the sections of the fact Listeners."""
-    owners: dict[int, tuple[str, str | None]] = {}
-    for line in _text(sections, "owners").splitlines():
-        pid, unit, command = [*line.split("\t", 2), "", ""][:3]
-        owners[int(pid)] = (command.strip() or "a process that has ended", unit or None)
-    found = []
-    for line in _text(sections, "listeners").splitlines():
-        columns = line.split()
-        port = int(columns[3].rsplit(":", 1)[1])
-        shown = re.search(r"pid=([0-9]+)", line)
-        holder = int(shown[1]) if shown else None
-        command, owner = owners.get(holder, ("", None)) if holder else ("a process without a pid", None)
-        found.append(Listener(port, holder, command, owner))
-    return tuple(found)
+    owners = _parsed(sections, "owners", lambda text: dict(map(_owner, text.splitlines())))
+    return _parsed(sections, "listeners", lambda text: tuple(_listener(line, owners) for line in text.splitlines()))
+
+
+def _owner(line: str) -> tuple[int, tuple[str, str | None]]:
+    pid, unit, command = [*line.split("\t", 2), "", ""][:3]
+    return int(pid), (command.strip() or ENDED, unit or None)
+
+
+def _listener(line: str, owners: Mapping[int, tuple[str, str | None]]) -> Listener:
+    _, _, _, address, *_ = line.split()
+    shown = re.search(r"pid=([0-9]+)", line)
+    holder = int(shown[1]) if shown else None
+    command, unit = owners.get(holder, (ENDED, None)) if holder else ("a process without a pid", None)
+    return Listener(int(address.rpartition(":")[2]), holder, command, unit)
 
 
 def _gpu(line: str, numa_of: Mapping[str, int], topo: TopoMatrix | None) -> Gpu:
@@ -189,11 +189,13 @@ def _gpu(line: str, numa_of: Mapping[str, int], topo: TopoMatrix | None) -> Gpu:
 
 def _matrices(sections: Mapping[str, Answer]) -> tuple[TopoMatrix | None, P2PMatrix | None]:
     try:
-        topo = parse_topo_matrix(sections["topo"].text) if sections["topo"].status == 0 else None
-        p2p = parse_p2p_matrix(sections["p2p"].text) if sections["p2p"].status == 0 else None
+        topo, p2p = _answer(sections, "topo"), _answer(sections, "p2p")
+        return (
+            parse_topo_matrix(topo.text) if topo.status == 0 else None,
+            parse_p2p_matrix(p2p.text) if p2p.status == 0 else None,
+        )
     except TopologyError as error:
         raise PlanError(f"nvidia-smi topo: {error}") from None
-    return topo, p2p
 
 
 def _driver_advice(text: str) -> str:
@@ -208,8 +210,25 @@ def _one_line(text: str) -> str:
     return "; ".join(line.strip() for line in text.splitlines() if line.strip()) or "without a word"
 
 
-def _text(sections: Mapping[str, Answer], name: str) -> str:
-    answer = sections.get(name)
-    if answer is None:
+def _answer(sections: Mapping[str, Answer], name: str) -> Answer:
+    if name not in sections:
         raise PlanError(f"the host's answer is cut short: it holds no {name!r}; run again")
-    return answer.text
+    return sections[name]
+
+
+def _text(sections: Mapping[str, Answer], name: str) -> str:
+    return _answer(sections, name).text
+
+
+def _parsed(sections: Mapping[str, Answer], name: str, parse: Callable[[str], T]) -> T:
+    """A section as a value. Raises PlanError that quotes what `parse` cannot read."""
+    text = _text(sections, name)
+    try:
+        return parse(text)
+    except ValueError:
+        raise PlanError(f"the host's answer to {name!r} cannot be read: {_one_line(text)[:160]!r}") from None
+
+
+def _rows(text: str) -> list[tuple[str, str, str]]:
+    """Lines of two words; the second may be empty."""
+    return [line.partition(" ") for line in text.splitlines()]

@@ -320,8 +320,21 @@ def test_the_end_of_the_main_process_with_what_the_journal_says(
     server_process.kill()
     done = finish(child)
     assert done.returncode == 3
-    assert host.status["reason"] == "the main process ended (exited, status 1/FAILURE)"
+    assert host.status["reason"] == "the main process ended (exit status 1)"
     assert host.status["line"] == "ValueError: head count 7 is not divisible by 4"
+
+
+@pytest.mark.parametrize("said_by", ["systemd", "journal"])
+def test_a_main_process_that_was_killed(host: Host, server_process: subprocess.Popen[bytes], said_by: str) -> None:
+    if said_by == "systemd":
+        host.set_property("ExecMainCode", "2")
+        host.set_property("ExecMainStatus", "9")
+    else:
+        host.log(f"{UNIT}: Main process exited, code=killed, status=9/KILL")
+    server_process.kill()
+    server_process.wait()
+    assert finish(host.decode(f"http://127.0.0.1:{free_port()}", server_process.pid)).returncode == 3
+    assert host.status["reason"] == "the main process ended (killed by signal 9)"
 
 
 def test_a_main_process_that_is_gone_already(host: Host, server_process: subprocess.Popen[bytes]) -> None:

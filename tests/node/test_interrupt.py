@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,9 +14,17 @@ import pytest
 
 from tests.node import traces
 from tests.node.node import REPOSITORY, Node
-from tests.node.waiting import until
 
 INTERRUPTED = 130
+
+
+def reach(process: subprocess.Popen[bytes], point: Callable[[], bool], limit: float = 120) -> None:
+    """Wait, looking often, until a running process has come to a point."""
+    end = time.monotonic() + limit
+    while not point():
+        assert process.poll() is None, "it ended before"
+        assert time.monotonic() < end, f"it has not come so far in {limit:.0f} s"
+        time.sleep(0.002)
 
 
 def number_of(node: Node) -> int | None:
@@ -27,9 +36,10 @@ def number_of(node: Node) -> int | None:
 
 
 def answers_ssh(node: Node) -> bool:
-    number = number_of(node)
+    if number_of(node) is None:
+        return False
     try:
-        with socket.create_connection((f"10.213.{number}.2", 22), timeout=1) as connection:
+        with socket.create_connection((node.address, 22), timeout=1) as connection:
             return connection.recv(4) == b"SSH-"
     except OSError:
         return False
@@ -50,7 +60,7 @@ def test_up(point: str, sent: signal.Signals) -> None:
     node = Node(f"test-{os.getpid()}-interrupted")
     up = subprocess.Popen([sys.executable, "-m", "tests.node", "up", "--name", node.name], cwd=REPOSITORY)
     try:
-        until(lambda: POINTS[point](node) or up.poll() is not None)
+        reach(up, lambda: POINTS[point](node))
         number = number_of(node)
         up.send_signal(sent)
         assert up.wait() == (INTERRUPTED if sent == signal.SIGINT else 143)
@@ -66,7 +76,7 @@ def test_building_the_base(tmp_path: Path) -> None:
     build = subprocess.Popen([sys.executable, "-c", program, tmp_path], cwd=REPOSITORY, stderr=subprocess.DEVNULL)
     try:
         # debootstrap has its own /proc mounted and runs programs of the new tree
-        until(lambda: any(tmp_path.glob("base-*.part/usr/bin/dpkg")) or build.poll() is not None)
+        reach(build, lambda: any(tmp_path.glob("base-*.part/usr/bin/dpkg")))
         assert any(str(tmp_path) in trace and ": " in trace for trace in traces.of_folder(tmp_path))
         build.send_signal(signal.SIGINT)
         assert build.wait() != 0
@@ -88,7 +98,7 @@ def test_rehearsal_in_the_middle_of_the_deploy(tmp_path: Path) -> None:
     line = [sys.executable, "-m", "tests.node.rehearse", "--deploy", str(deploy)]
     rehearsal = subprocess.Popen(line, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        until(lambda: (node.folder / "layer/root/reached").exists() or rehearsal.poll() is not None)
+        reach(rehearsal, lambda: (node.folder / "layer/root/reached").exists())
         number = number_of(node)
         rehearsal.send_signal(signal.SIGINT)
         assert rehearsal.wait() == INTERRUPTED

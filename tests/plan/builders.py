@@ -173,6 +173,7 @@ def hardware(nodes: list[int], driver: str = "580.95.05") -> Hardware:
 def recorded(name: str, folder: Path) -> Hardware:
     """A recording of tests/node/hardware, read as the fact Hardware reads the node that replays it."""
     recorded_hardware.write(name, folder)
+    folder = folder / recorded_hardware.RECORDED
     answers = {
         " ".join((answer / "args").read_text().split()): (answer / "stdout").read_text()
         for answer in (folder / "commands" / "nvidia-smi").iterdir()

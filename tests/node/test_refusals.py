@@ -1,0 +1,135 @@
+"""Bad input against a bare host: one clear line, nothing changed, exit status not 0, no traceback."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.node.deploying import command_line, environment
+from tests.node.node import REPOSITORY, Node
+
+GPU_RELEASE = {"release": "sglang-0.5.23-cu130"}
+# What is wrong -> settings, the recorded hardware, and what the one line must say.
+SETTINGS: dict[str, tuple[dict[str, object], str]] = {
+    "unknown setting": ({"decod_port": 30001}, "unknown setting decod_port = 30001: it is not in group_data/all.py. Did you mean decode_port?"),
+    "wrong type": ({"decode_mem_fraction": "high"}, "setting decode_mem_fraction = 'high': input should be a valid number"),
+    "port twice": ({"decode_port": 30000}, "port 30000 is asked for twice: by prefill (prefill_port) and by decode (decode_port)"),
+    "unknown release": ({"release": "sglang-0.5.23-cu131"}, "unknown release 'sglang-0.5.23-cu131': files/locks holds"),
+    "unknown model": ({"model": "deepseek-v4"}, "unknown model 'deepseek-v4': files/models holds"),
+    "heads": ({"prefill_tensor_parallel": 3}, "setting prefill_tensor_parallel = 3 does not divide the 4 attention heads"),
+    "missing model": ({"model_dir": "/srv/no-model"}, "model /srv/no-model holds no config.json"),
+    "absent GPU": ({"prefill_gpus": "[8]"}, "setting prefill_gpus names GPU 8, this host has GPU 0-7"),
+    "GPU for two roles": ({"prefill_gpus": "[0]", "decode_gpus": "[0]"}, "both name GPU 0"),
+    "spans NUMA nodes": ({"prefill_gpus": "[3,4]", "prefill_tensor_parallel": 2}, "spans NUMA nodes: GPU 3 is on node 0, GPU 4 on node 1; topo -m says 'GPU4"),
+    "renamed argument": ({"decode_arguments": '["--cuda-graph-max-bs","64"]'}, "use --cuda-graph-max-bs-decode"),
+    "context too long": ({"context_length": 4096}, "setting context_length = 4096: rehearsal-qwen2 ends at 2048"),
+    "no room": ({"minimum_free_disk_gb": 100000}, "GB free, 100000 GB are needed"),
+    "beyond loopback without a key": ({"router_host": "0.0.0.0"}, "listens beyond loopback: set router_api_key_env too"),
+    "key that is not there": ({"router_api_key_env": "PD_NO_SUCH_KEY"}, "names PD_NO_SUCH_KEY, which your environment does not hold"),
+}  # fmt: skip
+HARDWARE: dict[str, tuple[str, dict[str, object], str]] = {
+    "driver too old": ("driver-570", GPU_RELEASE, "driver 570.172.08 serves CUDA 12.8, release sglang-0.5.23-cu130 needs CUDA 13.0: install driver 580"),
+    "driver mismatch": ("driver-mismatch", {}, "nvidia-smi fails: Failed to initialize NVML: Driver/library version mismatch"),
+    "no nvidia-smi": ("no-nvidia", {}, "no nvidia-smi on this host: install the NVIDIA driver first"),
+    "two GPUs for eight": ("two-gpus", {"prefill_tensor_parallel": 4, "decode_tensor_parallel": 4}, "the plan needs 8 GPUs (1 x 4 prefill + 1 x 4 decode), this host has 2"),
+    "uneven nodes": ("spans", {"prefill_tensor_parallel": 4, "decode_tensor_parallel": 4}, "on one NUMA node, free are"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def node(bare_node: Callable[..., Node]) -> Iterator[Node]:
+    made = bare_node()
+    yield made
+    assert made.unrecorded() == []
+
+
+@pytest.fixture(scope="module")
+def untouched(node: Node) -> str:
+    return fingerprint(node)
+
+
+def fingerprint(node: Node) -> str:
+    """Everything that a deploy could have left: files of ours, users, packages, units, sysctls."""
+    ran = node.run(
+        "ls -d /opt/sglang-pd /etc/sglang-pd /var/lib/sglang-pd /etc/sysctl.d/60-* /etc/systemd/system/sglang* 2>&1; "
+        "getent passwd; dpkg-query -W; sysctl -n net.ipv4.ip_local_reserved_ports"
+    )
+    return ran.stdout
+
+
+def refused(node: Node, *arguments: str, inventory: str | None = None, **data: object) -> str:
+    """What a user sees of a run that must be refused."""
+    line = command_line(*arguments, **data)
+    if inventory:
+        line[line.index("tests/node/inventory.py")] = inventory
+    ran = subprocess.run(
+        line, cwd=REPOSITORY, env=environment(node), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert ran.returncode != 0, ran.stdout
+    assert "Traceback" not in ran.stdout
+    return ran.stdout
+
+
+@pytest.mark.parametrize("fault", SETTINGS)
+def test_a_wrong_setting_is_refused_in_one_line(node: Node, untouched: str, fault: str) -> None:
+    data, line = SETTINGS[fault]
+    said = refused(node, "-y", **data)
+    assert [text for text in said.splitlines() if line in text], said
+    assert len([text for text in said.splitlines() if "refused:" in text]) == 1
+    assert fingerprint(node) == untouched
+
+
+@pytest.mark.parametrize("fault", HARDWARE)
+def test_a_host_that_does_not_fit_is_refused_in_one_line(node: Node, untouched: str, fault: str) -> None:
+    hardware, data, line = HARDWARE[fault]
+    node.hardware(hardware)
+    try:
+        for arguments in (["--dry"], ["-y"]):
+            said = refused(node, *arguments, **data)
+            assert [text for text in said.splitlines() if line in text], said
+    finally:
+        node.hardware("rtx-pro-6000-x8")
+    assert fingerprint(node) == untouched
+
+
+def test_a_port_that_another_process_holds_is_named_with_pid_and_command(node: Node, untouched: str) -> None:
+    """systemd itself stands for the stranger: a bare host has nothing else that listens."""
+    node.run("systemd-run --unit stranger --socket-property=ListenStream=127.0.0.1:30000 sleep 1000")
+    try:
+        pid = node.run("ss -Hltnp 'sport = :30000' | grep -o 'pid=[0-9]*' | head -n 1 | cut -d= -f2").stdout.strip()
+        said = refused(node, "-y")
+    finally:
+        node.run("systemctl stop stranger.socket stranger.service")
+    assert f"port 30000 of prefill (prefill_port) is taken by pid {pid} (" in said, said
+    assert fingerprint(node) == untouched
+
+
+def test_without_root_the_line_says_how(node: Node) -> None:
+    node.run("useradd -m plain && install -d -o plain -m 700 /home/plain/.ssh && "
+             "install -o plain -m 600 /root/.ssh/authorized_keys /home/plain/.ssh/")  # fmt: skip
+    try:
+        said = refused(node, "-y", "--ssh-user", "plain")
+    finally:
+        node.run("userdel -r plain")
+    assert "needs root on the host: log in as root, or set _sudo = True" in said
+
+
+@pytest.mark.parametrize("arguments", [["--dry"], ["-y"]])
+def test_an_unreachable_host_ends_in_one_line(node: Node, arguments: list[str]) -> None:
+    said = refused(node, *arguments, "--ssh-port", "9")
+    assert len([line for line in said.splitlines() if "Could not connect" in line]) == 1, said
+
+
+def test_dry_run_on_a_bare_host_shows_the_files_it_would_make(node: Node, untouched: str) -> None:
+    ran = subprocess.run(
+        command_line("--dry", "--diff"), cwd=REPOSITORY, env=environment(node), stdin=subprocess.DEVNULL,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert "Will create /etc/sglang-pd/prefill.sh" in ran.stderr
+    assert '+   "$release/env/bin/python" -m sglang.launch_server \\' in ran.stderr
+    assert "Will create /etc/systemd/system/sglang-pd-router.service" in ran.stderr
+    assert fingerprint(node) == untouched

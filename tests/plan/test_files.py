@@ -1,0 +1,144 @@
+"""Files wanted, found, and the difference."""
+
+import base64
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tasks.facts.paths import Paths
+from tasks.plan.errors import PlanError
+from tasks.plan.files import (
+    ABSENT,
+    Found,
+    WantedDirectory,
+    WantedFile,
+    compare,
+    lookup,
+    read_paths,
+    same_directory,
+)
+
+WANTED = WantedFile("/etc/x.sh", b"content\n", "755", "root", "sglang")
+AS_WANTED = Found("file", "755", "root", "sglang", b"content\n")
+
+
+def line(path: str, kind: str, content: bytes = b"", mode: str = "644") -> str:
+    return f"{path}\t{kind}\t{mode}\troot\troot\t{base64.b64encode(content).decode()}"
+
+
+# ---- compare
+
+
+@pytest.mark.parametrize(
+    ("found", "differs"),
+    [
+        (AS_WANTED, set()),
+        (Found("file", "755", "root", "sglang", sha256=WANTED.sha256), set()),
+        (Found("file", "755", "root", "sglang", b"content"), {"content"}),
+        (Found("file", "755", "root", "sglang", sha256="00"), {"content"}),
+        (Found("file", "755", "root", "sglang"), {"content"}),
+        (Found("file", "644", "root", "sglang", b"content\n"), {"mode"}),
+        (Found("file", "4755", "root", "sglang", b"content\n"), {"mode"}),
+        (Found("file", "755", "root", "root", b"content\n"), {"owner"}),
+        (Found("file", "755", "bob", "sglang", b"content\n"), {"owner"}),
+        (Found("file", "644", "bob", "sglang", b"other\n"), {"content", "mode", "owner"}),
+        (ABSENT, {"content", "mode", "owner"}),
+        (Found("directory", "755", "root", "sglang"), {"content", "mode", "owner"}),
+        (Found("link", "777", "root", "root", target="/elsewhere"), {"content", "mode", "owner"}),
+    ],
+)
+def test_what_differs(found: Found, differs: set[str]) -> None:
+    difference = compare(WANTED, found)
+    assert {part for part in ("content", "mode", "owner") if getattr(difference, part)} == differs
+    assert bool(difference) is bool(differs)
+
+
+@pytest.mark.parametrize(
+    ("found", "same"),
+    [
+        (Found("directory", "750", "root", "sglang"), True),
+        (Found("directory", "755", "root", "sglang"), False),
+        (Found("directory", "750", "sglang", "sglang"), False),
+        (Found("file", "750", "root", "sglang", b""), False),
+        (Found("link", "750", "root", "sglang", target="/x"), False),
+        (ABSENT, False),
+    ],
+)
+def test_a_directory(found: Found, same: bool) -> None:
+    assert same_directory(WantedDirectory("/etc/x", "750", "root", "sglang"), found) is same
+
+
+# ---- read_paths
+
+
+def test_an_empty_file_is_a_file() -> None:
+    assert read_paths([line("/a", "file")])["/a"] == Found("file", "644", "root", "root", b"")
+
+
+def test_bytes_of_any_kind() -> None:
+    content = bytes(range(256))
+    assert read_paths([line("/a", "file", content)])["/a"].content == content
+
+
+def test_a_large_file_by_its_hash() -> None:
+    found = read_paths(["/a\tfile\t644\troot\troot\tsha256:abc"])["/a"]
+    assert (found.content, found.sha256, found.digest) == (None, "abc", "abc")
+
+
+def test_a_link_by_its_target() -> None:
+    found = read_paths(["/a\tlink\t777\troot\troot\t/b c"])["/a"]
+    assert (found.kind, found.target, found.content) == ("link", "/b c", None)
+
+
+def test_an_absent_path() -> None:
+    assert read_paths(["/a\tabsent\t\t\t\t"]) == {"/a": ABSENT}
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        "/a",
+        "/a\tfile\t644",
+        "/a\tfile\t644\troot\troot",
+        line("/a", "file", b"some content")[:-3],
+        "bash: base64: command not found",
+    ],
+)
+def test_an_answer_cut_short_is_one_clear_line(cut: str) -> None:
+    with pytest.raises(PlanError) as error:
+        read_paths([line("/first", "file"), cut])
+    (message,) = error.value.lines
+    assert "cannot be read" in message
+    assert repr(cut[:40])[:-1] in message
+
+
+def test_a_path_that_was_not_asked_for_is_not_an_absent_file() -> None:
+    assert lookup({"/a": ABSENT}, "/a") == ABSENT
+    with pytest.raises(PlanError, match="/b was not read"):
+        lookup({"/a": ABSENT}, "/b")
+
+
+# ---- the fact's script and its reader, against real files
+
+
+def test_the_script_tells_what_is_there(tmp_path: Path) -> None:
+    small, large = tmp_path / "with spaces and 'quotes'", tmp_path / "large"
+    small.write_bytes(b"\x00\xff\n")
+    small.chmod(0o640)
+    large.write_bytes(b"x" * 262145)
+    (tmp_path / "folder").mkdir(mode=0o750)
+    (tmp_path / "link").symlink_to("folder")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    names = [small.name, "large", "folder", "link", "dangling", "absent"]
+    command = Paths().command([str(tmp_path / name) for name in names])
+    printed = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout
+    found = {Path(path).name: what for path, what in Paths().process(printed.splitlines()).items()}
+    assert list(found) == names
+    assert (found[small.name].kind, found[small.name].mode, found[small.name].content) == ("file", "640", b"\x00\xff\n")
+    assert found["large"].digest == WantedFile("", large.read_bytes()).sha256
+    assert found["large"].content is None
+    assert (found["folder"].kind, found["folder"].mode) == ("directory", "750")
+    assert (found["link"].kind, found["link"].target) == ("link", "folder")
+    assert (found["dangling"].kind, found["dangling"].target) == ("link", "nowhere")
+    assert found["absent"] == ABSENT
