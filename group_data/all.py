@@ -8,6 +8,9 @@ Override for one host in group_data/HOST.py, for a group in group_data/GROUP.py,
 
 release = "sglang-0.5.23-cu130"  # a folder of files/locks: SGLang, torch, CUDA, NIXL and router that fit together
 python = "auto"  # "3.11", "3.12", or "auto": the one that the host's distribution carries
+# Of a CPU release: "cpu" comes from a find-links folder or an extra index that has it; "ordinary" is the CUDA build
+# that every package index has (2.9 GB more).
+torch_wheel = "cpu"
 
 # ---- Package sources: None or [] = what the host's own pip/uv configuration says -------------------------------------
 

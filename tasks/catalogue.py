@@ -29,13 +29,16 @@ def manifest(name: str) -> Manifest:
     return found
 
 
-def release(found: Manifest, python: str) -> Release:
+def release(found: Manifest, python: str, torch_wheel: str) -> Release:
     """A manifest with its locks for one Python and its overlays. Raises PlanError where one is missing."""
     folder = LOCKS / found.name
+    ordinary = f"python{python}-ordinary-torch.txt"
     return Release(
         manifest=found,
         python=python,
-        lock=_lock(folder, f"python{python}.txt"),
+        lock=_lock(
+            folder, ordinary if torch_wheel == "ordinary" and (folder / ordinary).is_file() else f"python{python}.txt"
+        ),
         router_lock=_lock(folder, f"router-python{python}.txt"),
         overlays=tuple(overlay(name, found) for name in found.patches),
         arguments=frozenset((folder / "arguments.txt").read_text().split()),

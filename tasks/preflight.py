@@ -55,7 +55,7 @@ def _plan() -> Plan:
     hardware = reading.read_hardware(host.get_fact(Hardware))
     listeners = reading.read_listeners(host.get_fact(Listeners))
 
-    release = catalogue.release(manifest, preflight.python(system, manifest, wanted))
+    release = catalogue.release(manifest, preflight.python(system, manifest, wanted), wanted.torch_wheel)
     served = instances.workers(wanted, release, profile, placement.place(wanted, hardware), paths)
     every = (*served, instances.router(wanted, served, paths))
     plan = Plan(wanted, release, profile, paths, system, hardware, every, catalogue.uv_lock(), api_key)

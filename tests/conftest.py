@@ -1,7 +1,64 @@
 """For every test."""
 
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
 
 # No test judges by the clock; the same examples each time, so that a failure is everybody's.
 settings.register_profile("playbook", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("playbook")
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+class Checkout:
+    """What a user edits, copied into a folder of its own beside the code of this checkout, and pyinfra run there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("config.py", "deploy.py", "inventory.py"):
+            shutil.copy(REPOSITORY / name, folder)
+        shutil.copytree(REPOSITORY / "group_data", folder / "group_data", ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("files", "tasks", "templates"):
+            (folder / name).symlink_to(REPOSITORY / name)
+
+    def hosts(self, *hosts: object) -> None:
+        """Put hosts into the inventory, as a user does."""
+        path = self.folder / "inventory.py"
+        text, count = re.subn(
+            r"^hosts = \[.*?^\]", lambda _: f"hosts = {list(hosts)!r}", path.read_text(), flags=re.M | re.S
+        )
+        assert count == 1, text
+        path.write_text(text)
+
+    def command(self, *arguments: str) -> list[str]:
+        return [str(Path(sys.executable).with_name("pyinfra")), *arguments, "inventory.py", "deploy.py"]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        quick = {"PYINFRA_FAKE_DELAY": "0", "PYINFRA_FAKE_DELAY_JITTER": "0", "PYINFRA_PROGRESS": "off"}
+        return {**os.environ, **quick, "HOME": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def pyinfra(self, *arguments: str) -> tuple[int, str]:
+        """Exit status and all output of `pyinfra ARGUMENTS inventory.py deploy.py`, with no terminal to ask at."""
+        ran = subprocess.run(
+            self.command(*arguments),
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        return ran.returncode, ran.stdout
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path)

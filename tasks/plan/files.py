@@ -60,7 +60,9 @@ def read_paths(lines: Iterable[str]) -> dict[str, Found]:
             path, kind, mode, owner, group, value = line.split("\t")
             content = base64.b64decode(value) if kind == "file" and not value.startswith("sha256:") else None
         except ValueError:
-            raise PlanError(f"the host's list of files cannot be read, its line says {line[:80]!r}; run again") from None
+            raise PlanError(
+                f"the host's list of files cannot be read, its line says {line[:80]!r}; run again"
+            ) from None
         sha256 = value.removeprefix("sha256:") if kind == "file" and content is None else ""
         found[path] = Found(kind, mode, owner, group, content, sha256, value if kind == "link" else "")
     return found

@@ -44,6 +44,7 @@ class Settings(BaseModel):
 
     release: str
     python: Python
+    torch_wheel: Literal["cpu", "ordinary"]
     package_index: str | None
     package_extra_indexes: list[str]
     package_find_links: list[str]

@@ -15,7 +15,7 @@ import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -237,6 +237,10 @@ def index(wheels: Path, fault: str = "", held: bool = False) -> Iterator[Index]:
             self.end_headers()
             half = fault == "half" and kind != "text/html"
             self.wfile.write(body[: len(body) // 2] if half else body)
+
+        def handle(self) -> None:
+            with suppress(ConnectionError):  # a uv that was ended by the test
+                super().handle()
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))

@@ -496,6 +496,7 @@ FAILING = [
         "NIXL or the plugin",
     ),
     ("ModuleNotFoundError: No module named 'nixl'", "NIXL or the plugin"),
+    ("nixl_cu13._bindings.nixlNotFoundError: NIXL_ERR_NOT_FOUND", "NIXL or the plugin"),
     (
         "OSError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/var/lib/sglang-pd/models/gone'.",
         "model is missing",
@@ -574,6 +575,24 @@ def test_recorded_healthy_starts_trip_nothing(recorded: Path) -> None:
     for line in recorded.read_text().splitlines():
         log.read(line)
         assert log.failure is None, line
+
+
+@pytest.mark.parametrize(
+    ("recorded", "meaning"),
+    [
+        ("http-port-taken", "port that the service needs"),
+        ("bootstrap-port-taken", "port that the service needs"),
+        ("dist-init-port-taken", "port that the service needs"),
+        ("nixl-plugin-missing", "NIXL or the plugin"),
+        ("model-missing", "model is missing"),
+    ],
+)
+def test_recorded_failed_starts_are_known(host: Host, site: Site, recorded: str, meaning: str) -> None:
+    site.answers["/health"] = answer(503)
+    host.log(*(RECORDED / f"{recorded}-failed.log").read_text().splitlines())
+    done = finish(host.decode(site.url, os.getpid()))
+    assert done.returncode == 4
+    assert meaning in host.status["reason"]
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ def test_the_executed_copies_are_private_and_of_this_start(instance: Instance) -
     instance.secret.write_text("KEY=hidden\n")
     assert run("pd-launch", *instance.arguments).returncode == 0
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in executed.iterdir()}
-    assert modes == {"prefill.sh": 0o500, "prefill.env": 0o400, "secret-secret.env": 0o400}
+    assert modes == {"prefill.sh": 0o500, "prefill.env": 0o400, "secret": 0o400}
     assert stat.S_IMODE(executed.stat().st_mode) == 0o700
 
 

@@ -37,9 +37,7 @@ def main(arguments: list[str]) -> int:
             print(f"{node.name}: {_state(node)}")
         return 0
     if given.action == "down-all":
-        for node in all_nodes():
-            node.down()
-        return 0
+        return _take_all_away()
 
     node = Node(given.name)
     if given.action == "up":
@@ -59,6 +57,17 @@ def main(arguments: list[str]) -> int:
         sys.stdout.flush()
         os.execvp(line[0], [*line, *given.command])
     return 0
+
+
+def _take_all_away() -> int:
+    failed = 0
+    for node in all_nodes():
+        try:
+            node.down()
+        except NodeError as error:
+            print(f"node: {error}", file=sys.stderr)
+            failed = 1
+    return failed
 
 
 def _state(node: Node) -> str:

@@ -1,4 +1,4 @@
-"""The base tree: a bare Debian (or Ubuntu, untried) of this machine's own suite, built once and cached."""
+"""The base tree: a bare Debian of this machine's own suite, built once and cached. Ubuntu is written for, untried."""
 
 import hashlib
 import os
@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from tests.node.process import NodeError, command, interrupts_deferred, locked, remove_tree
 
@@ -43,12 +42,6 @@ class Release:
     @property
     def mirror(self) -> str:
         return self.sources[0].uri
-
-    @property
-    def mirror_endpoint(self) -> tuple[str, int]:
-        """Host and port of the mirror."""
-        url = urlsplit(self.mirror)
-        return url.hostname or "", url.port or {"https": 443}.get(url.scheme, 80)
 
 
 def this_release() -> Release:

@@ -142,6 +142,7 @@ class Node:
             "ConnectTimeout": "10",
             "IdentitiesOnly": "yes",
             "LogLevel": "ERROR",
+            "ServerAliveInterval": "5",  # a node that was taken away is noticed
             "StrictHostKeyChecking": "yes",
             "UserKnownHostsFile": str(known_hosts or self._host_key),
         }
@@ -206,7 +207,7 @@ class Node:
         machine.start(self._disk, self._network.namespace, bound, self._pid_file, log)
         self._wait(self._answers, "answers ssh")
         self._wait_booted()
-        self._require_route(*release.mirror_endpoint)
+        self._require_route(*package_sources.mirror_endpoint(release))
 
     def _wait_booted(self) -> None:
         state = self.run("systemctl is-system-running --wait", timeout=BOOT_LIMIT).stdout.strip()

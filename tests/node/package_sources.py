@@ -6,6 +6,7 @@ A mirror's address stands in this machine's configuration and is copied at run t
 import os
 import re
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tests.node.debian import Release, sources_file
 from tests.node.disk import Disk
@@ -85,6 +86,15 @@ def local_paths(text: str) -> tuple[list[Path], list[Path]]:
     return sorted(outermost), sorted(files)
 
 
+def mirror_endpoint(release: Release) -> tuple[str, int]:
+    """Host and port that apt talks to for the mirror: the mirror's own, or the proxy's."""
+    scheme = urlsplit(release.mirror).scheme
+    configured = command("apt-config", "dump", "--format", "%v%n", f"Acquire::{scheme}::Proxy").stdout.strip()
+    proxy = configured or os.environ.get(f"{scheme}_proxy", "")
+    url = urlsplit(release.mirror if proxy in {"", "DIRECT"} else proxy)
+    return url.hostname or "", url.port or {"https": 443}.get(url.scheme, 80)
+
+
 def _apt_settings() -> str:
     dump = command("apt-config", "dump").stdout.splitlines()
     kept = [line for line in dump if APT_SETTINGS.match(line) and '"";' not in line and "Auto-Detect" not in line]
@@ -104,3 +114,11 @@ def _there(path: Path) -> Path:
     """The path on the node: our home is root's."""
     home = Path.home()
     return Path("/root", path.relative_to(home)) if path.is_relative_to(home) else path
+
+
+def wheel_is_at_hand(pattern: str) -> bool:
+    """Whether a folder that this machine's pip or uv configuration names holds such a wheel."""
+    texts = list(package_variables(dict(os.environ)).values())
+    texts += [file.read_text() for source in PIP_AND_UV for file in (source, *source.rglob("*")) if file.is_file()]
+    folders, _ = local_paths("\n".join(texts))
+    return any(next(folder.glob(pattern), None) for folder in folders)

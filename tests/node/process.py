@@ -80,8 +80,8 @@ def command(
 
 
 @contextlib.contextmanager
-def locked(path: Path, busy: str | None = None) -> Iterator[None]:
-    """Hold an exclusive lock on a file or folder; with `busy`, raise NodeError(busy) instead of waiting."""
+def locked(path: Path, busy: str = "") -> Iterator[None]:
+    """Hold an exclusive lock on a file or folder; with `busy`, raise NodeError(busy) instead of waiting for it."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
@@ -90,7 +90,7 @@ def locked(path: Path, busy: str | None = None) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
         except BlockingIOError:
-            raise NodeError(busy or "locked") from None
+            raise NodeError(busy) from None
         yield
     finally:
         os.close(descriptor)

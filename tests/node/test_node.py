@@ -233,6 +233,35 @@ def test_down_leaves_nothing(node: Node) -> None:
 # -- what cannot be made
 
 
+def test_no_way_to_the_mirror(bare_node: MakeNode) -> None:
+    node = bare_node()
+    number = json.loads((node.folder / "node.json").read_text())["number"]
+    rules = f"""
+        table ip pd_test_{number} {{
+            chain forward {{
+                type filter hook forward priority 0;
+                iifname "pd-node-{number}" ip protocol tcp reject with tcp reset
+            }}
+        }}
+    """
+    subprocess.run(["nft", "-f", "-"], input=rules, text=True, check=True)
+    try:
+        with pytest.raises(NodeError, match=f"node {node.name} cannot reach the package mirror .*: Connection refused"):
+            node.rebuild()
+    finally:
+        subprocess.run(["nft", "delete", "table", "ip", f"pd_test_{number}"], check=True)
+    assert traces.of_node(node, number) == []
+
+
+def test_a_firewall_that_drops_what_it_should_forward_is_named() -> None:
+    chain = "table {} {{\nchain {} {{\ntype filter hook forward priority 0; policy {};\n}}\n}}\n"
+    rules = chain.format("ip filter", "FORWARD", "drop") + chain.format("inet other", "forward", "accept")
+    program = f"from tests.node import network, process; process.command('nft', '-f', '-', text={rules!r});"
+    program += "print(network.dropping_chains())"
+    ran = subprocess.check_output(["unshare", "--net", sys.executable, "-c", program], cwd=REPOSITORY, text=True)
+    assert ran == "['ip filter FORWARD']\n"
+
+
 def test_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(NodeError, match="a node needs root"):

@@ -110,15 +110,24 @@ def test_other_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("uri", "endpoint"),
+    ("uri", "proxy", "endpoint"),
     [
-        ("http://mirror.example/debian", ("mirror.example", 80)),
-        ("https://mirror.example/debian", ("mirror.example", 443)),
-        ("http://mirror.example:3142/debian", ("mirror.example", 3142)),
+        ("http://mirror.example/debian", "", ("mirror.example", 80)),
+        ("https://mirror.example/debian", "", ("mirror.example", 443)),
+        ("http://mirror.example:3142/debian", "", ("mirror.example", 3142)),
+        ("http://mirror.example/debian", "http://proxy.example:3128", ("proxy.example", 3128)),
     ],
 )
-def test_mirror_endpoint(uri: str, endpoint: tuple[str, int]) -> None:
-    assert debian.Release("debian", "bookworm", (Source(uri, ("bookworm",), ("main",)),)).mirror_endpoint == endpoint
+def test_what_apt_talks_to(
+    uri: str, proxy: str, endpoint: tuple[str, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    configuration = tmp_path / "apt.conf"
+    configuration.write_text("#clear Acquire::http::Proxy;\n#clear Acquire::https::Proxy;\n")
+    monkeypatch.setenv("APT_CONFIG", str(configuration))
+    monkeypatch.setenv("http_proxy", proxy)
+    monkeypatch.delenv("https_proxy", raising=False)
+    release = debian.Release("debian", "bookworm", (Source(uri, ("bookworm",), ("main",)),))
+    assert package_sources.mirror_endpoint(release) == endpoint
 
 
 def test_variables() -> None:

@@ -5,6 +5,7 @@ Nothing here is imported by the code under test, and nothing of it is replaced.
 
 import runpy
 from collections.abc import Iterable, Mapping
+from inspect import ismodule
 from pathlib import Path
 
 from tasks import catalogue
@@ -29,16 +30,13 @@ GPU_NAME = "NVIDIA RTX PRO 6000 Blackwell Server Edition"
 
 
 def group_data(path: Path) -> dict[str, object]:
-    """The variables of a group_data file, as pyinfra reads them."""
-    return {name: value for name, value in runpy.run_path(str(path)).items() if not name.startswith("__")}
+    """The variables of a group_data file; like pyinfra, without what it imports."""
+    found = runpy.run_path(str(path))
+    return {name: v for name, v in found.items() if not name.startswith("__") and not (callable(v) or ismodule(v))}
 
 
 def defaults() -> dict[str, object]:
     return group_data(REPOSITORY / "group_data" / "all.py")
-
-
-def rehearsal_data() -> dict[str, object]:
-    return group_data(REPOSITORY / "tests" / "node" / "group_data" / "rehearsal.py")
 
 
 def settings(**changes: object) -> Settings:
@@ -145,9 +143,7 @@ def p2p_text(count: int) -> str:
 
 def gpu_line(index: int, driver: str = "580.95.05", capability: str = "12.0", mig: str = "Disabled") -> str:
     uuid = f"GPU-{index:08d}-0000-0000-0000-000000000000"
-    return (
-        f"{index}, {uuid}, 00000000:{index + 1:02X}:00.0, {GPU_NAME}, {capability}, {driver}, 97887, Enabled, {mig}"
-    )
+    return f"{index}, {uuid}, 00000000:{index + 1:02X}:00.0, {GPU_NAME}, {capability}, {driver}, 97887, Enabled, {mig}"
 
 
 def module_text(driver: str) -> str:
@@ -253,7 +249,7 @@ def plan(
         system=system(),
         hardware=found,
         instances=every,
-        uv_requirement="uv==0.0 --hash=sha256:00\n",
+        uv_requirement=catalogue.uv_lock(),
         api_key=api_key,
     )
 
@@ -261,7 +257,7 @@ def plan(
 def catalogue_plan(data: Mapping[str, object], found: Hardware, api_key: str | None = None) -> Plan:
     """A plan with a release and a model of files/, as the deploy makes it from group_data/all.py and `data`."""
     wanted = settings(**data)
-    built = catalogue.release(catalogue.manifest(wanted.release), "3.11")
+    built = catalogue.release(catalogue.manifest(wanted.release), "3.11", wanted.torch_wheel)
     return plan(wanted, found, built, catalogue.profile(wanted.model), api_key)
 
 

@@ -186,7 +186,13 @@ def test_numbers_that_cannot_be_read_are_named(name: str, text: str) -> None:
 
 def test_a_bare_debian() -> None:
     found = system()
-    assert (found.uid, found.os_id, found.os_version, found.machine, found.glibc) == (0, "debian", "12", "x86_64", "2.36")
+    assert (found.uid, found.os_id, found.os_version, found.machine, found.glibc) == (
+        0,
+        "debian",
+        "12",
+        "x86_64",
+        "2.36",
+    )
     assert found.os_name == "Debian GNU/Linux 12 (bookworm)"
     assert found.systemd
     assert found.cpus_online == frozenset(range(256))
@@ -235,8 +241,8 @@ def test_a_systems_number_that_cannot_be_read_is_named(name: str, text: str) -> 
 # ---- ports that are taken
 
 SS = (
-    "LISTEN 0 128 127.0.0.1:30000 0.0.0.0:* users:((\"python3\",pid=812,fd=7))\n"
-    "LISTEN 0 128 [::]:22 [::]:* users:((\"sshd\",pid=1,fd=3))\n"
+    'LISTEN 0 128 127.0.0.1:30000 0.0.0.0:* users:(("python3",pid=812,fd=7))\n'
+    'LISTEN 0 128 [::]:22 [::]:* users:(("sshd",pid=1,fd=3))\n'
     "LISTEN 0 128 *:8998 *:*"
 )
 

@@ -79,7 +79,9 @@ def test_a_port_that_a_second_server_counts_up_to() -> None:
     port = found["prefill-1"].port
     with pytest.raises(PlanError) as error:
         check_ports(tuple(made(prefill_instances=2, router_port=port, **TWO_EACH).values()))
-    assert lines_of(error) == (f"port {port} is asked for twice: by prefill-1 (prefill_port) and by router (router_port)",)
+    assert lines_of(error) == (
+        f"port {port} is asked for twice: by prefill-1 (prefill_port) and by router (router_port)",
+    )
 
 
 def test_a_port_beyond_the_last() -> None:

@@ -63,7 +63,9 @@ def os_release(name: str, version: str) -> str:
     return f'PRETTY_NAME="{name.title()} {version}"\nID={name}\nVERSION_ID="{version}"'
 
 
-@pytest.mark.parametrize(("name", "version"), [("debian", "12"), ("debian", "13"), ("ubuntu", "22.04"), ("ubuntu", "24.04")])
+@pytest.mark.parametrize(
+    ("name", "version"), [("debian", "12"), ("debian", "13"), ("ubuntu", "22.04"), ("ubuntu", "24.04")]
+)
 def test_systems_that_are_supported(name: str, version: str) -> None:
     assert judged(os=os_release(name, version)) == []
 
@@ -268,7 +270,9 @@ def test_a_model_that_is_fetched_may_be_absent() -> None:
 # ---- kernel settings
 
 
-def kernel_settings(reserved: str | None = "", balancing: str | None = "1", **changes: object) -> dict[str, tuple[str, str]]:
+def kernel_settings(
+    reserved: str | None = "", balancing: str | None = "1", **changes: object
+) -> dict[str, tuple[str, str]]:
     lines = [
         f"{key}={value}" if value is not None else key
         for key, value in (("net.ipv4.ip_local_reserved_ports", reserved), ("kernel.numa_balancing", balancing))

@@ -1,6 +1,5 @@
 """group_data becomes one typed object, or one clear line a fault."""
 
-
 import pytest
 from pyinfra.api.arguments import all_argument_meta
 from pyinfra.connectors.chroot import ChrootConnector

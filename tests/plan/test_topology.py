@@ -183,7 +183,9 @@ def with_spaces(matrix: Matrix) -> list[str]:
 
 
 PREAMBLES = st.sampled_from(["", "\n", "# nvidia-smi topo -m\n", "Mon Nov 10 09:12:44 2025\nsome warning: GPU0\n"])
-LEGENDS = st.sampled_from(["", "\nLegend:\n\n  X    = Self\n  NV#  = a set of # NVLinks\n\nNIC Legend:\n\n  NIC0: mlx5_0\n"])
+LEGENDS = st.sampled_from(
+    ["", "\nLegend:\n\n  X    = Self\n  NV#  = a set of # NVLinks\n\nNIC Legend:\n\n  NIC0: mlx5_0\n"]
+)
 LINKS = st.sampled_from(["PIX", "PXB", "PHB", "NODE", "SYS", "NV1", "NV4", "NV18"])
 NUMBERS = st.frozensets(st.integers(0, 255), min_size=1, max_size=12).map(spell_number_list)
 NODES = st.frozensets(st.integers(0, 7), min_size=1, max_size=3).map(spell_number_list)
@@ -193,9 +195,7 @@ NODES = st.frozensets(st.integers(0, 7), min_size=1, max_size=3).map(spell_numbe
 def matrices(draw: st.DrawFn, empty: bool) -> Matrix:
     """empty: whether affinity columns may be empty, not only N/A."""
     absent = st.sampled_from(["N/A", ""] if empty else ["N/A"])
-    row = st.builds(
-        Row, cpus=NUMBERS | absent, numa=NODES | absent, own=st.integers(0, 9).map(str) | absent
-    )
+    row = st.builds(Row, cpus=NUMBERS | absent, numa=NODES | absent, own=st.integers(0, 9).map(str) | absent)
     rows = draw(st.lists(row, min_size=1, max_size=10))
     numbered = st.integers(0, 3).map(lambda count: tuple(f"NIC{i}" for i in range(count)))
     named = st.lists(st.sampled_from(["mlx5_0", "mlx5_1", "rocep49s0", "ibp4s0"]), max_size=3, unique=True).map(tuple)
@@ -311,7 +311,9 @@ def p2p_matrices(draw: st.DrawFn) -> list[list[str]]:
 
 def p2p_lines(matrix: list[list[str]], tabs: bool) -> list[str]:
     cells = [[f"GPU{i}" for i in range(len(matrix))], *([f"GPU{i}", *row] for i, row in enumerate(matrix))]
-    return [f" {'' if i else chr(9)}" + ("\t" if tabs else "    ").join(row) + "\t" * tabs for i, row in enumerate(cells)]
+    return [
+        f" {'' if i else chr(9)}" + ("\t" if tabs else "    ").join(row) + "\t" * tabs for i, row in enumerate(cells)
+    ]
 
 
 @given(p2p_matrices(), st.booleans(), PREAMBLES, LEGENDS)

@@ -1,0 +1,259 @@
+"""Who starts when, on hosts that pyinfra's @fake connector plays: its answers are scripted, nothing else is."""
+
+import os
+import pty
+import re
+import subprocess
+from collections.abc import Iterable, Mapping
+
+import pytest
+
+from tasks import catalogue, render
+from tasks.plan.host import Answer
+from tasks.plan.paths import SYSCTL
+from tasks.plan.playbook import Plan
+from tests.conftest import Checkout
+from tests.plan.builders import TWO_SOCKETS, catalogue_plan, hardware, hardware_sections, system_sections
+
+SETTINGS: dict[str, object] = {
+    "release": "sglang-0.5.20-cpu",
+    "torch_wheel": "ordinary",
+    "model": "rehearsal-qwen2",
+    "context_length": 1024,
+    "prefill_tensor_parallel": 1,
+    "decode_tensor_parallel": 1,
+}
+PLAN = catalogue_plan(SETTINGS, hardware(TWO_SOCKETS))
+WORKERS = [PREFILL, DECODE] = [worker.unit for worker in PLAN.workers]
+ROUTER = PLAN.router.unit
+
+FIRST_PATHS = [f"{PLAN.release_directory}/release.json", f"{PLAN.paths.model}/config.json"]
+
+# What the fact or the command says that an answer belongs to, a part of its text.
+SYSTEM, HARDWARE, LISTENERS = "section uid id -u", "section driver driver", "section listeners ss"
+PATHS, UNITS, BINDINGS, ANSWERS = "base64 -w0", "section files files", "numa_maps", "pd-verify --config"
+GATES, GATE_OF_THE_ROUTER = "set -f; echo", f"set -f; echo $(systemctl show -p ActiveState --value {ROUTER}"
+
+
+def printed(sections: Mapping[str, Answer]) -> str:
+    """Sections as a host prints them."""
+    return "\n".join(f"{answer.text}\n@@section {name} {answer.status}" for name, answer in sections.items())
+
+
+def every_path(plan: Plan) -> Iterable[str]:
+    """Every path that the deploy looks at."""
+    yield from (
+        SYSCTL,
+        plan.uv_metadata,
+        plan.paths.current,
+        plan.paths.secret,
+        plan.uv_lock.path,
+        plan.build_spec.path,
+    )
+    yield plan.verify_config.path
+    yield from (directory.path for directory in plan.directories)
+    yield from (file.path for file in plan.lock_files)
+    yield from (f"{plan.paths.bin}/{name}" for name in catalogue.tools())
+    yield from (f"{plan.site_packages}/{path}" for overlay in plan.release.overlays for path in overlay.files)
+    yield from (f"{plan.paths.model}/{name}" for name in catalogue.bundled_model("rehearsal-qwen2"))
+    yield render.target(plan).path
+    for instance in plan.instances:
+        yield from (file.path for file in render.instance_files(plan, instance).all)
+
+
+NOT_THERE = Answer(0, "LoadState=not-found\nActiveState=inactive\nSubState=dead\nMainPID=0\nNeedDaemonReload=no")
+
+
+def bare_host(changes: Mapping[str, object] | None = None) -> dict[str, object]:
+    """Answers of a host on which nothing of ours is, and on which everything works, with changes."""
+    units = {"files": Answer(0, ""), PLAN.target: NOT_THERE}
+    for instance in PLAN.instances:
+        units[instance.unit] = NOT_THERE
+        units |= {f"{instance.unit} fingerprint": Answer(0, ""), f"{instance.unit} gate": Answer(0, "")}
+    bound = {"gpus": Answer(0, "")}
+    for worker in PLAN.workers:
+        assert worker.placement is not None
+        bound[worker.unit] = Answer(0, f"100 {worker.placement.cpus} bind:{worker.placement.numa_node}")
+    answers: dict[str, object] = {
+        SYSTEM: printed(system_sections()),
+        HARDWARE: printed(hardware_sections(TWO_SOCKETS)),
+        LISTENERS: printed({"listeners": Answer(0, ""), "owners": Answer(0, "")}),
+        " ".join(FIRST_PATHS): [f"{path}\tabsent\t\t\t\t" for path in FIRST_PATHS],
+        PATHS: [f"{path}\tabsent\t\t\t\t" for path in every_path(PLAN)],
+        UNITS: printed(units),
+        BINDINGS: printed(bound),
+        ANSWERS: '{"ok": true, "answers": []}',
+        GATE_OF_THE_ROUTER: "active running {}",
+        GATES: "active running {}\nactive running {}",
+    }
+    return {**answers, **(changes or {})}
+
+
+def host(name: str, answers: Mapping[str, object], **data: object) -> tuple[str, dict[str, object]]:
+    return (f"@fake/{name}", {**SETTINGS, **data, "fake_responses": dict(answers)})
+
+
+GOOD = bare_host()
+DECODE_DIES = bare_host({f"is-active -q {DECODE}": {"success": False, "stderr": "inactive"}})  # after its gate passed
+DECODE_FAILS = {**DECODE_DIES, GATES: "active running {}\nfailed failed {}"}
+NO_ROOT = bare_host({SYSTEM: printed(system_sections(uid="1000"))})
+NO_DRIVER = bare_host({HARDWARE: printed({**hardware_sections(TWO_SOCKETS), "gpus": Answer(127, "")})})
+
+
+def executed(output: str) -> list[tuple[str, str]]:
+    """(host, first line of a command) in order, of a run with -vv."""
+    plain = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", output)
+    return re.findall(r"\[@fake/([\w-]+)\] +>>> (.*)", plain)
+
+
+def started(output: str) -> list[tuple[str, list[str]]]:
+    """(host, units) of each start command, in order."""
+    return [
+        (name, line.split("--no-block ")[1].split()) for name, line in executed(output) if "systemctl restart" in line
+    ]
+
+
+# ---- the order
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What a run says on two hosts that work, one of which has fewer operations before its services."""
+    checkout = Checkout(tmp_path_factory.mktemp("fleet"))
+    short = {"reserve_ports": False, "disable_numa_balancing": False, "gpu_persistence": False}
+    checkout.hosts(host("long", GOOD), host("short", GOOD, **short))
+    status, output = checkout.pyinfra("-y", "-vv")
+    assert status == 0, output
+    return output
+
+
+def test_every_worker_of_every_host_starts_before_any_router(fleet: str) -> None:
+    starts = started(fleet)
+    assert sorted(starts[:2]) == [("long", WORKERS), ("short", WORKERS)]
+    assert sorted(starts[2:]) == [("long", [ROUTER]), ("short", [ROUTER])]
+
+
+@pytest.mark.parametrize("name", ["long", "short"])
+def test_the_router_asks_for_every_worker_before_it_starts(fleet: str, name: str) -> None:
+    lines = [line for owner, line in executed(fleet) if owner == name]
+    start = next(i for i, line in enumerate(lines) if f"restart --no-block {ROUTER}" in line)
+    assert [line.split(" ||")[0] for line in lines[start - 2 : start]] == [
+        f"systemctl is-active -q {unit}" for unit in WORKERS
+    ]
+
+
+def test_nothing_of_the_service_starts_before_it_is_whole_on_every_host(fleet: str) -> None:
+    commands = executed(fleet)
+    first_start = next(i for i, (_, line) in enumerate(commands) if "systemctl restart" in line)
+    moved = [i for i, (_, line) in enumerate(commands) if line.startswith("ln -sfnT") and PLAN.paths.current in line]
+    assert len(moved) == 2
+    assert max(moved) < first_start
+
+
+def test_the_questions_come_after_the_router(fleet: str) -> None:
+    assert fleet.index("Verify | Golden questions") > fleet.rindex(f"restart --no-block {ROUTER}")
+
+
+# ---- a worker that fails
+
+
+def test_one_failed_worker_ends_the_run_before_any_router(checkout: Checkout) -> None:
+    checkout.hosts(host("good", GOOD), host("bad", DECODE_FAILS))
+    status, output = checkout.pyinfra("-y", "-vv")
+    assert status != 0
+    assert {name for name, units in started(output) if units == WORKERS} == {"good", "bad"}
+    assert [units for _, units in started(output) if units == [ROUTER]] == []
+
+
+@pytest.mark.parametrize("percent", ["50", "99", "100"])
+def test_a_higher_limit_of_failed_hosts_starts_the_routers_of_the_others_only(checkout: Checkout, percent: str) -> None:
+    checkout.hosts(host("good", GOOD), host("bad", DECODE_FAILS))
+    _, output = checkout.pyinfra("-y", "-vv", "--fail-percent", percent)
+    assert [name for name, units in started(output) if units == [ROUTER]] == ["good"]
+
+
+@pytest.mark.parametrize("answers", [DECODE_FAILS, DECODE_DIES], ids=["gate fails", "dies after its gate"])
+@pytest.mark.parametrize("told", [{}, {"_ignore_errors": True}], ids=["", "errors ignored"])
+def test_a_router_fails_by_itself_without_its_workers(
+    checkout: Checkout, answers: dict[str, object], told: dict[str, object]
+) -> None:
+    checkout.hosts(host("bad", answers, **told))
+    _, output = checkout.pyinfra("-y", "-vv", "--fail-percent", "100")
+    assert [units for _, units in started(output)] == [WORKERS]
+
+
+def test_hosts_that_do_not_wait_for_each_other_start_no_router_over_a_failed_worker(checkout: Checkout) -> None:
+    checkout.hosts(host("good", GOOD), host("bad", DECODE_FAILS))
+    _, output = checkout.pyinfra("-y", "-vv", "--no-wait", "--fail-percent", "100")
+    assert ("bad", [ROUTER]) not in started(output)
+
+
+def at_a_terminal(checkout: Checkout, *arguments: str) -> tuple[int, str]:
+    """Exit status and output of a run for which somebody presses Enter at every question."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        checkout.command(*arguments), cwd=checkout.folder, env=checkout.environment, stdin=theirs, stdout=theirs,
+        stderr=theirs, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    output = ""
+    asked = 0
+    try:
+        while chunk := read(ours):
+            output += chunk
+            for _ in range(output.count("Press enter") - asked):
+                os.write(ours, b"\n")
+                asked += 1
+    finally:
+        os.close(ours)
+        process.kill() if process.poll() is None and not output else None
+    return process.wait(), output
+
+
+def read(descriptor: int) -> str:
+    """What a terminal says next, "" when its last process has left it."""
+    try:
+        return os.read(descriptor, 65536).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def test_whoever_presses_enter_at_every_question_gets_no_router_over_a_failed_worker(checkout: Checkout) -> None:
+    checkout.hosts(host("good", GOOD), host("bad", DECODE_FAILS))
+    _, output = at_a_terminal(checkout, "-vv")
+    assert output.count("Press enter") >= 2, output  # to begin, and to go on without the failed host
+    assert [name for name, units in started(output) if units == [ROUTER]] == ["good"]
+
+
+# ---- a host that is refused
+
+
+@pytest.mark.parametrize(
+    ("answers", "line"), [(NO_ROOT, "needs root"), (NO_DRIVER, "no nvidia-smi")], ids=["no root", "no driver"]
+)
+@pytest.mark.parametrize("how", ["-y", "--dry"])
+def test_a_refused_host_is_one_line_and_nothing_changes(
+    checkout: Checkout, answers: dict[str, object], line: str, how: str
+) -> None:
+    checkout.hosts(host("bad", answers))
+    status, output = checkout.pyinfra(how)
+    assert status != 0
+    assert len([said for said in output.splitlines() if "refused:" in said and line in said]) == 1
+    assert "Traceback" not in output
+    assert "Starting operation" not in output
+
+
+def test_a_refused_host_ends_the_run_for_all(checkout: Checkout) -> None:
+    checkout.hosts(host("good", GOOD), host("bad", NO_ROOT))
+    status, output = checkout.pyinfra("-y")
+    assert status != 0
+    assert "Starting operation" not in output
+
+
+def test_a_dry_run_of_a_bare_host_changes_nothing_and_succeeds(checkout: Checkout) -> None:
+    checkout.hosts(host("good", GOOD))
+    status, output = checkout.pyinfra("--dry", "--diff")
+    assert status == 0, output
+    assert "Starting operation" not in output
+    assert "Will create /etc/sglang-pd/decode.sh" in output
+    assert "--disaggregation-mode decode" in output
