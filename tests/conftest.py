@@ -1,11 +1,13 @@
 """For every test."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -37,18 +39,18 @@ class Checkout:
         assert count == 1, text
         path.write_text(text)
 
-    def command(self, *arguments: str) -> list[str]:
-        return [str(Path(sys.executable).with_name("pyinfra")), *arguments, "inventory.py", "deploy.py"]
+    def command(self, *arguments: str, inventory: str = "inventory.py", operations: str = "deploy.py") -> list[str]:
+        return [str(Path(sys.executable).with_name("pyinfra")), *arguments, inventory, operations]
 
     @property
     def environment(self) -> dict[str, str]:
         quick = {"PYINFRA_FAKE_DELAY": "0", "PYINFRA_FAKE_DELAY_JITTER": "0", "PYINFRA_PROGRESS": "off"}
         return {**os.environ, **quick, "HOME": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
 
-    def pyinfra(self, *arguments: str) -> tuple[int, str]:
-        """Exit status and all output of `pyinfra ARGUMENTS inventory.py deploy.py`, with no terminal to ask at."""
+    def pyinfra(self, *arguments: str, inventory: str = "inventory.py") -> tuple[int, str]:
+        """Exit status and all output of a deploy, with no terminal to ask at."""
         ran = subprocess.run(
-            self.command(*arguments),
+            self.command(*arguments, inventory=inventory),
             cwd=self.folder,
             env=self.environment,
             stdin=subprocess.DEVNULL,
@@ -57,6 +59,15 @@ class Checkout:
             text=True,
         )
         return ran.returncode, ran.stdout
+
+    def data(self) -> dict[str, dict[str, Any]]:
+        """Host -> its merged data, as pyinfra sees it."""
+        command = self.command("--json", operations="debug-inventory")
+        ran = subprocess.run(
+            command, cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True
+        )
+        assert ran.returncode == 0, ran.stderr
+        return {host["name"]: host["data"] for host in json.loads(ran.stdout)}
 
 
 @pytest.fixture

@@ -188,26 +188,30 @@ def test_hosts_that_do_not_wait_for_each_other_start_no_router_over_a_failed_wor
     assert ("bad", [ROUTER]) not in started(output)
 
 
-def at_a_terminal(checkout: Checkout, *arguments: str) -> tuple[int, str]:
-    """Exit status and output of a run for which somebody presses Enter at every question."""
+def at_a_terminal(checkout: Checkout, *arguments: str) -> str:
+    """What a run says to somebody who presses Enter at every question."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        checkout.command(*arguments), cwd=checkout.folder, env=checkout.environment, stdin=theirs, stdout=theirs,
-        stderr=theirs, start_new_session=True,
-    )  # fmt: skip
+        checkout.command(*arguments),
+        cwd=checkout.folder,
+        env=checkout.environment,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
     os.close(theirs)
-    output = ""
-    asked = 0
+    output, answered = "", 0
     try:
-        while chunk := read(ours):
-            output += chunk
-            for _ in range(output.count("Press enter") - asked):
-                os.write(ours, b"\n")
-                asked += 1
+        while said := read(ours):
+            output += said
+            os.write(ours, b"\n" * (output.count("Press enter") - answered))
+            answered = output.count("Press enter")
     finally:
+        process.kill()  # it has left its terminal, or the test is broken off
+        process.wait()
         os.close(ours)
-        process.kill() if process.poll() is None and not output else None
-    return process.wait(), output
+    return output
 
 
 def read(descriptor: int) -> str:
@@ -220,7 +224,7 @@ def read(descriptor: int) -> str:
 
 def test_whoever_presses_enter_at_every_question_gets_no_router_over_a_failed_worker(checkout: Checkout) -> None:
     checkout.hosts(host("good", GOOD), host("bad", DECODE_FAILS))
-    _, output = at_a_terminal(checkout, "-vv")
+    output = at_a_terminal(checkout, "-vv")
     assert output.count("Press enter") >= 2, output  # to begin, and to go on without the failed host
     assert [name for name, units in started(output) if units == [ROUTER]] == ["good"]
 

@@ -5,6 +5,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -169,7 +170,7 @@ def stage(tmp_path: Path) -> Path:
 
 def launched(stage: Path, made: Plan, name: str) -> tuple[list[str], dict[str, str]]:
     """Words and environment of the process that a launch script becomes."""
-    instance, files = files_of(made, name)
+    _, files = files_of(made, name)
     environment, secret = stage / "own.env", stage / "secret.env"
     environment.write_bytes(files.environment.content)
     if key := render.api_key(made):
@@ -326,7 +327,7 @@ def test_the_router_waits_for_every_worker(planned: Plan) -> None:
     unit = units(planned)["router"]
     before = unit.words("Service", "ExecStartPre")
     assert before[:2] == [f"{planned.paths.bin}/pd-gate", "await"]
-    asked = [word for flag, word in zip(before, before[1:], strict=False) if flag == "--worker"]
+    asked = [word for flag, word in pairwise(before) if flag == "--worker"]
     assert asked == [f"{worker.name}={worker.url}" for worker in planned.workers]
     names = [worker.unit for worker in planned.workers]
     assert unit.words("Unit", "Wants") == names

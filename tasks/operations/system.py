@@ -42,7 +42,8 @@ def kernel_setting(setting: KernelSetting) -> Commands:
     if setting.found == setting.wanted:
         host.noop(f"{setting.key} is {setting.wanted}")
         return
-    yield StringCommand(f"sysctl -q -w {shlex.quote(f'{setting.key}={setting.wanted}')}")
+    path = "/proc/sys/" + setting.key.replace(".", "/")
+    yield StringCommand(f"echo {shlex.quote(setting.wanted)} >{path}")
 
 
 @operation()

@@ -114,7 +114,9 @@ def tear_down(network: Network) -> None:
         if FORWARD_MARK in tables and not any(Path("/sys/class/net").glob("pd-node-*")):
             FORWARD.write_text("0")
             command("nft", "delete", "table", "ip", FORWARD_MARK)
-        if NAMESPACES.is_mount() and not any(NAMESPACES.iterdir()):
+        # `ip netns` binds the folder onto itself, which is_mount() does not see
+        bound = f" {NAMESPACES} " in Path("/proc/self/mountinfo").read_text()
+        if bound and not any(NAMESPACES.iterdir()):
             command("umount", NAMESPACES)
             NAMESPACES.rmdir()
 

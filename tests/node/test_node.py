@@ -225,6 +225,8 @@ def test_down_leaves_nothing(node: Node) -> None:
     forwarded_by_us = network.FORWARD_MARK in subprocess.check_output(["nft", "list", "tables"], text=True)
     node.down()
     assert traces.of_node(node, number) == []
+    if not any(Path("/run/netns").glob("*")):
+        assert " /run/netns " not in Path("/proc/self/mountinfo").read_text()
     if forwarded_by_us and not others:
         assert Path("/proc/sys/net/ipv4/ip_forward").read_text() == "0\n"
         assert network.FORWARD_MARK not in subprocess.check_output(["nft", "list", "tables"], text=True)
