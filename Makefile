@@ -30,7 +30,7 @@ node-down: ## remove every simulated host
 $(SUITE): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
 	@$(PYTHON) -m venv $(VENV)
-	@$(VENV)/bin/pip install -q --disable-pip-version-check -e '.[dev]'
+	@$(VENV)/bin/pip install -q --disable-pip-version-check '.[dev]'
 	@touch $@
 
 .PHONY: packages shellcheck
