@@ -34,8 +34,7 @@ def test_an_inventory_without_hosts(checkout: Checkout, run: str) -> None:
     assert "the inventory has no hosts: add one to the list `hosts` in inventory.py" in refused(checkout, run)
 
 
-@pytest.mark.parametrize("run", RUNS)
-@pytest.mark.parametrize("pattern", ["gpu-9", "gpu-9*", "GPU-1"])
+@pytest.mark.parametrize(("run", "pattern"), [("--dry", "gpu-9"), ("-y", "gpu-9*"), ("", "GPU-1")])
 def test_a_limit_that_matches_nothing(checkout: Checkout, run: str, pattern: str) -> None:
     checkout.hosts("@fake/gpu-1", "@fake/gpu-2")
     line = refused(checkout, run, "--limit", pattern)
@@ -47,7 +46,7 @@ def test_one_limit_of_two_that_matches_nothing(checkout: Checkout) -> None:
     assert "--limit nobody matches no host" in refused(checkout, "-y", "--limit", "@fake/gpu-1", "--limit", "nobody")
 
 
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("run", ["--dry", "-y"])
 def test_group_data_of_no_group(checkout: Checkout, run: str) -> None:
     checkout.hosts("@fake/gpu-1")
     (checkout.folder / "group_data" / "gpu-2.py").write_text("context_length = 4096\n")

@@ -22,6 +22,15 @@ from tasks.plan.topology import number_list, spell_number_list
 TRANSFER_METRICS: dict[str, str | None] = {"prefill": None, "decode": None}
 
 
+# What the servers import. Importing it once as root also writes the bytecode that the service user may not write.
+IMPORTS = [
+    "torch",
+    "sglang.launch_server",
+    "sglang.srt.entrypoints.http_server",
+    "sglang.srt.managers.scheduler",
+    "sglang.srt.managers.detokenizer_manager",
+    "nixl",
+]
 KERNEL_SETTINGS = ("net.ipv4.ip_local_reserved_ports", "kernel.numa_balancing")
 
 
@@ -150,7 +159,7 @@ class Plan:
         """Commands that a finished release must pass before it becomes current."""
         manifest, tool = self.release.manifest, f"{self.paths.bin}/pd-env"
         expected = {
-            "imports": ["torch", "sglang.launch_server", "sglang.srt.server_args", "nixl"],
+            "imports": IMPORTS,
             "torch": manifest.torch,
             "cuda": manifest.cuda,
             "nixl_plugins": ["UCX"],

@@ -192,6 +192,13 @@ def test_overlays_are_not_recorded_either(environment: Environment) -> None:
     assert environment.check() == (0, NOTHING)
 
 
+def test_a_file_that_is_not_as_its_wheel_says_is_recorded_as_it_is(environment: Environment) -> None:
+    (environment.site_packages / "beta.py").write_text("y = 2222\n")
+    environment.record()
+    touch(environment)
+    assert environment.check() == (0, NOTHING)
+
+
 # --- files ------------------------------------------------------------------------------------------------------------
 
 

@@ -146,6 +146,20 @@ def test_prefill_waits_until_all_ranks_are_registered(host: Host, site: Site) ->
     assert routes == {"/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1"}
 
 
+def test_all_checks_have_to_hold_at_the_same_time(host: Host, site: Site) -> None:
+    site.answers |= {"/health": answer(200), "/route": answer(503)}
+    child = host.start("worker", "--role", "prefill", "--url", site.url, "--bootstrap", site.url, "--pid", os.getpid())
+    host.comes_to("registering with the bootstrap server")
+    site.answers["/health"] = answer(503)
+    host.comes_to("answering the health check")
+    site.answers["/route"] = answer(200, "{}")
+    seen = site.asked("/route")
+    eventually(lambda: site.asked("/route") > seen + 1, "two more tries")
+    assert child.poll() is None
+    site.answers["/health"] = answer(200)
+    assert finish(child).returncode == 0
+
+
 @pytest.mark.parametrize("body", ["OK", "[1]", ""])
 def test_a_bootstrap_answer_that_is_no_json_object_is_not_ready(host: Host, site: Site, body: str) -> None:
     site.answers |= {"/health": answer(200), "/route": answer(200, body)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -177,8 +178,12 @@ def test_in_words(config: Config) -> None:
     assert lines[-1].startswith("ok: 4/4 answers, ")
 
 
-def test_time_per_token_is_taken_between_the_first_and_the_last(config: Config, service: Service) -> None:
-    """One token has no time per token, and the tokens are those that the service counts."""
+def test_time_per_token_is_taken_between_the_first_and_the_last() -> None:
+    assert verify.time_per_token(10.0, 10.6, 4) == 200.0
+    assert verify.time_per_token(10.0, 10.0, 1) is None
+
+
+def test_tokens_are_those_that_the_service_counts(config: Config, service: Service) -> None:
     config.content["golden"] = GOLDEN[:1]
     one = {"choices": [{"delta": {"content": "391"}, "finish_reason": "stop"}]}
 
@@ -197,8 +202,8 @@ def test_time_per_token_is_taken_between_the_first_and_the_last(config: Config, 
 
 
 def test_reasoning_counts_as_the_first_token_but_not_as_the_answer(config: Config, service: Service) -> None:
-    config.content["golden"] = GOLDEN[:1]
-    deltas: list[dict[str, Any]] = [{"reasoning_content": "hm"}, {"content": "391", "reasoning_content": None}]
+    config.content["golden"] = [GOLDEN[0] | {"match": "regex", "expect": "^$"}]
+    deltas: list[dict[str, Any]] = [{"reasoning_content": "hm"}, {"reasoning_content": "hm"}]
     chunks: list[dict[str, Any]] = [{"choices": [{"delta": delta, "finish_reason": None}]} for delta in deltas]
     chunks.append({"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": {"completion_tokens": 2}})
 
@@ -206,15 +211,15 @@ def test_reasoning_counts_as_the_first_token_but_not_as_the_answer(config: Confi
         if asked["stream"]:
             stream(request, "", chunks=chunks)
         else:
-            answer(200, whole("391"))(request)
+            answer(200, whole(""))(request)
         service.transfers += 1
         return True
 
     service.respond = respond
     code, outcome = config.run()
     assert code == 0, outcome
-    assert outcome["answers"][0]["streamed"] == "391"
-    assert outcome["answers"][0]["tpot_ms"] is not None
+    assert outcome["answers"][0]["streamed"] == ""
+    assert outcome["answers"][0]["ttft_ms"] is not None
 
 
 @pytest.mark.parametrize(
@@ -376,6 +381,29 @@ def test_an_answer_that_never_ends(config: Config, service: Service, streaming: 
     assert json.loads(done.stdout)["answers"][0]["reason"].endswith("no complete answer within 0.5 s")
 
 
+def test_an_answer_that_trickles(config: Config, service: Service) -> None:
+    config.content |= {"limit_s": 0.5, "golden": GOLDEN[:1]}
+    never = Event()
+
+    def trickle(request: BaseHTTPRequestHandler, asked: dict[str, Any]) -> bool:
+        if len(service.seen) == 1:
+            return False
+        request.send_response(200)
+        request.end_headers()
+        with contextlib.suppress(ConnectionError):
+            while not never.wait(0.05):
+                request.wfile.write(b" ")
+        return True
+
+    service.respond = trickle
+    try:
+        code, outcome = config.run()
+    finally:
+        never.set()
+    assert code == 1
+    assert outcome["answers"][0]["reason"].endswith("no complete answer within 0.5 s")
+
+
 def test_a_failed_warm_up_ends_it(config: Config, service: Service) -> None:
     service.respond = lambda request, asked: answer(503, "no workers")(request) or True
     code, outcome = config.run()
@@ -404,6 +432,19 @@ def test_answers_without_a_transfer_are_not_believed(config: Config, service: Se
         "answers came without a KV transfer: 3 answers, the counters grew by: prefill 0, decode 0"
     )
     assert outcome["answers"][0]["ok"]
+
+
+def test_every_answer_needs_its_transfer(config: Config, service: Service) -> None:
+    config.content["golden"] = GOLDEN[:1]
+
+    def uncounted(request: BaseHTTPRequestHandler, asked: dict[str, Any]) -> bool:
+        service.transfers -= len(service.seen) == 2
+        return False
+
+    service.respond = uncounted
+    code, outcome = config.run()
+    assert code == 1
+    assert outcome["reason"].endswith("3 answers, the counters grew by: prefill 2, decode 2")
 
 
 def test_a_counter_that_lags_behind_is_waited_for(config: Config, service: Service) -> None:

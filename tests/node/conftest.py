@@ -1,3 +1,28 @@
-from tests.node.fixtures import bare_node
+"""Fixtures that tests on simulated hosts share."""
 
-__all__ = ["bare_node"]
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.node.deploying import provisioned
+from tests.node.fixtures import bare_node
+from tests.node.node import Node
+
+__all__ = ["bare_node", "served"]
+
+
+@pytest.fixture(scope="session")
+def served() -> Iterator[Node]:
+    """A host provisioned once for all tests; what a test breaks, it or the next run of the playbook mends."""
+    node = Node(f"served-{os.getpid()}")
+    try:
+        node.up()
+        first = provisioned(node)
+        assert len(first.changed) > 30, "a bare host is made from almost every operation"
+        yield node
+        assert node.unrecorded() == []
+    finally:
+        node.down()

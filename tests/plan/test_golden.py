@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from tasks import catalogue, render
+from tasks import render
 from tasks.plan.instances import Instance
 from tests.golden import FOLDER, GOLDEN, text
 from tests.plan.builders import TWO_SOCKETS, catalogue_plan, hardware
@@ -144,18 +144,3 @@ def test_every_variable_has_the_value_that_both_roles_need(name: str, role: str)
     assert found["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert found["SGLANG_HOST_IP"] == "127.0.0.1"
     assert not any(re.search(r"expandable_segments", value) for value in found.values())
-
-
-@pytest.mark.parametrize("name", [folder.name for folder in sorted(catalogue.LOCKS.iterdir()) if folder.is_dir()])
-@pytest.mark.parametrize("torch_wheel", ["cpu", "ordinary"])
-def test_every_release_of_the_catalogue_can_be_read(name: str, torch_wheel: str) -> None:
-    found = catalogue.manifest(name)
-    for python in found.python:
-        assert catalogue.release(found, python, torch_wheel).arguments
-
-
-@pytest.mark.parametrize("name", sorted(path.stem for path in catalogue.MODELS.glob("*.yaml")))
-def test_every_model_of_the_catalogue_can_be_read(name: str) -> None:
-    found = catalogue.profile(name)
-    assert found.name == name
-    assert found.golden

@@ -1,0 +1,95 @@
+"""Prefill and decode apart give the answers of one server alone, on the same host in the same run."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.node.asking import answer, out
+from tests.node.node import Node
+from tests.node.waiting import until
+
+SINGLE_PORT = 31000
+UNIT = "single-server"
+TRANSFERS = {
+    "prefill": (30000, "sglang:kv_transfer_bytes"),
+    "decode": (30001, "sglang:kv_transfer_bytes"),
+}
+
+
+def prompts() -> list[str]:
+    """24 prompts of 5 to about 700 tokens; the tokenizer works on bytes."""
+    words = random.Random(7)
+    lengths = [
+        5,
+        8,
+        12,
+        16,
+        24,
+        32,
+        48,
+        64,
+        80,
+        96,
+        112,
+        128,
+        160,
+        192,
+        224,
+        256,
+        320,
+        384,
+        448,
+        512,
+        560,
+        600,
+        650,
+        700,
+    ]
+    return ["Repeat: " + "".join(words.choice("abcdefghij 0123456789") for _ in range(length)) for length in lengths]
+
+
+@pytest.fixture(scope="module")
+def single(served: Node) -> Iterator[Node]:
+    """The same model, arguments and environment in one server without PD."""
+    script = out(served, "cat /etc/sglang-pd/prefill.sh")
+    lines = [
+        line
+        for line in script.splitlines()
+        if not re.match(r"\s+--(disaggregation|dist-init-addr|enable-metrics)", line)
+    ]
+    text = re.sub(r"--port \d+", f"--port {SINGLE_PORT}", "\n".join(lines)) + "\n"
+    served.run("cat >/tmp/single.sh && chmod 755 /tmp/single.sh", text=text)
+    out(served, f"systemd-run -q --unit {UNIT} -p User=sglang -p Environment=HOME=/var/lib/sglang-pd /tmp/single.sh")
+    try:
+        health = (
+            f"python3 -c 'import urllib.request as u; u.urlopen(\"http://127.0.0.1:{SINGLE_PORT}/health\", timeout=5)'"
+        )
+        until(lambda: served.run(health).returncode == 0, "the single server is ready", 300)
+        yield served
+    finally:
+        served.run(f"systemctl stop {UNIT}")
+
+
+def counters(node: Node) -> dict[str, float]:
+    found = {}
+    for role, (port, name) in TRANSFERS.items():
+        text = out(
+            node,
+            f"python3 -c 'import urllib.request as u; print(u.urlopen(\"http://127.0.0.1:{port}/metrics\").read().decode())'",
+        )
+        found[role] = sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name))
+    return found
+
+
+def test_answers_are_those_of_a_single_server(single: Node) -> None:
+    asked = prompts()
+    apart = [answer(single, prompt) for prompt in asked]
+    streamed = [answer(single, prompt, stream=True) for prompt in asked]
+    together = [answer(single, prompt, port=SINGLE_PORT) for prompt in asked]
+    assert apart == together
+    assert streamed == together
+    assert len(set(together)) > len(asked) // 2, "answers that hardly depend on the prompt would prove nothing"

@@ -1,0 +1,135 @@
+"""What the phases read from a plan: paths, owners, what the on-host tools are told."""
+
+import json
+import shlex
+from typing import Any
+
+import pytest
+
+from tasks.plan.playbook import Plan
+from tasks.plan.release import Overlay
+from tests.plan.builders import API_KEY, TWO_SOCKETS, hardware, manifest, plan, profile, release, settings
+
+SHIM = Overlay("shim", {"pd_overlay_shim.pth": b"import x\n"}, ())
+
+
+def made(**changes: object) -> Plan:
+    return plan(settings(**changes), hardware(TWO_SOCKETS))
+
+
+def config(found: Plan) -> dict[str, Any]:
+    return dict(json.loads(found.verify_config.content))
+
+
+def test_every_path_follows_the_settings() -> None:
+    found = made(root_dir="/srv/pd", config_dir="/srv/etc", state_dir="/data/pd")
+    paths = [directory.path for directory in found.directories]
+    assert all(path.startswith(("/srv/pd", "/srv/etc", "/data/pd")) for path in paths)
+    assert found.release_directory == f"/srv/pd/releases/{found.release.id}"
+    assert found.paths.model == "/data/pd/models/some-model"
+
+
+def test_a_folder_comes_after_the_one_that_holds_it() -> None:
+    paths = [directory.path for directory in made().directories]
+    for path in paths:
+        inside = [other for other in paths if other.startswith(f"{path}/")]
+        assert all(paths.index(path) < paths.index(other) for other in inside)
+
+
+def test_only_what_servers_write_belongs_to_them() -> None:
+    owners = {directory.path: directory.owner for directory in made(service_user="pd").directories}
+    assert {path for path, owner in owners.items() if owner == "pd"} == {
+        "/var/lib/sglang-pd",
+        "/var/lib/sglang-pd/models",
+        "/var/lib/sglang-pd/cache",
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "source", "folder", "brought"),
+    [
+        ({}, {"hub": "a/b", "revision": "0" * 40}, "/var/lib/sglang-pd/models/some-model", False),
+        ({}, {"directory": "/models/x"}, "/models/x", True),
+        ({"model_dir": "/models/y"}, {"hub": "a/b", "revision": "0" * 40}, "/models/y", True),
+        ({"model_dir": "/models/y"}, {"directory": "/models/x"}, "/models/y", True),
+        ({}, {"bundled": "small"}, "/var/lib/sglang-pd/models/some-model", False),
+    ],
+)
+def test_where_the_model_lies(changes: dict[str, object], source: dict[str, str], folder: str, brought: bool) -> None:
+    found = plan(settings(**changes), hardware(TWO_SOCKETS), model=profile(source=source))
+    assert (found.paths.model, found.brings_model) == (folder, brought)
+
+
+def test_a_revision_of_the_settings_wins() -> None:
+    assert made().model_revision == "0" * 40
+    assert made(model_revision="1" * 40).model_revision == "1" * 40
+
+
+def test_the_builder_is_told_the_same_identity() -> None:
+    found = plan(settings(), hardware(TWO_SOCKETS), release(overlays=[SHIM]))
+    spec = json.loads(found.build_spec.content)
+    assert (spec["id"], spec["python"]) == (found.release.id, "3.11")
+    assert spec["patches"] == {"shim": SHIM.sha256}
+    assert {spec["lock"], spec["router_lock"]} == {file.path for file in found.lock_files}
+
+
+def test_package_sources_reach_the_builder() -> None:
+    given = {
+        "package_index": "http://mirror/simple",
+        "package_extra_indexes": ["http://mirror/cpu"],
+        "package_find_links": ["/wheels"],
+        "package_certificate": "/etc/ssl/mirror.pem",
+    }
+    spec = json.loads(made(**given).build_spec.content)
+    assert [spec[key] for key in ("index_url", "extra_index_urls", "find_links", "certificate")] == list(given.values())
+
+
+def test_a_release_is_probed_in_the_environment_of_its_servers() -> None:
+    found = made()
+    probe, router = (shlex.split(command) for command in found.release_checks)
+    expected = json.loads(probe[probe.index("--expect") + 1])
+    assert expected["environment"] == {variable.name: variable.value for variable in found.workers[0].environment}
+    assert (expected["torch"], expected["cuda"]) == ("9.1.0", "13.0")
+    assert router[-1] == f"{found.release_directory}/router"
+
+
+def test_a_cuda_build_of_torch_may_serve_a_release_for_the_cpu() -> None:
+    cpu = manifest(device="cpu", cuda=None)
+    for lock, judged in (("torch==9.1.0+cpu --hash=x\n", True), ("torch==9.1.0 --hash=x\n", False)):
+        probe = plan(settings(), hardware(TWO_SOCKETS), release(cpu, lock=lock)).release_checks[0]
+        assert ("cuda" in json.loads(shlex.split(probe)[-1])) is judged
+
+
+def test_the_questions_go_through_the_router() -> None:
+    found = config(made(router_port=9000))
+    assert found["url"] == "http://127.0.0.1:9000"
+    assert found["model"] == "some"
+    assert found["api_key_file"] is None
+    assert [golden["expect"] for golden in found["golden"]] == ["391"]
+
+
+def test_the_counters_of_both_roles_are_asked_for() -> None:
+    several = made(prefill_instances=2, prefill_tensor_parallel=2, decode_tensor_parallel=2)
+    for found in (made(), several):
+        assert config(found)["metrics"] == {
+            "prefill": "http://127.0.0.1:30000/metrics",
+            "decode": "http://127.0.0.1:30001/metrics",
+        }
+
+
+def test_the_tool_is_told_where_the_key_is_and_not_the_key() -> None:
+    found = plan(settings(router_api_key_env="KEY"), hardware(TWO_SOCKETS), api_key=API_KEY)
+    assert config(found)["api_key_file"] == found.paths.secret
+    assert API_KEY not in found.verify_config.content.decode()
+
+
+def test_a_fingerprint_changes_with_the_key() -> None:
+    found = made()
+    files = (found.verify_config, found.uv_lock, found.build_spec)
+    without = found.fingerprint(*files, None)
+    assert without.secret is None
+    assert found.fingerprint(*files, found.uv_lock) != without
+
+
+def test_units_in_the_order_of_the_instances() -> None:
+    assert made().units == ("sglang-pd-prefill.service", "sglang-pd-decode.service", "sglang-pd-router.service")
