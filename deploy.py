@@ -1,15 +1,14 @@
 """From a bare GPU host to verified answers: the phases, in the order in which they depend on each other.
 
-pyinfra inventory.py deploy.py --dry --diff     show what would change
-pyinfra inventory.py deploy.py                  change it, after a look at the list
+    pyinfra inventory.py deploy.py --dry --diff     show what would change
+    pyinfra inventory.py deploy.py                  change it, after a look at the list
 """
 
-from tasks import activate, kernels, launch, model, preflight, runtime, services, system, topology, verify
+from tasks import activate, kernels, launch, model, preflight, refusal, runtime, services, system, topology, verify
 from tasks.barrier import barrier
 
-plan = preflight.admit()  # settings, facts, plan; a host that does not fit ends here, before anything changes
-
-if plan is not None:
+with refusal.in_one_line():
+    plan = preflight.admit()  # settings, facts, plan; a host that does not fit ends here, before anything changes
     system.provision(plan)  # packages, user, folders, kernel settings
     runtime.build(plan)  # the release, beside the one that serves
     kernels.place(plan)  # its patches: they are part of it

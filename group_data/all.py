@@ -35,7 +35,7 @@ context_length = 131072  # tokens, the same for both roles
 
 # ---- Prefill ---------------------------------------------------------------------------------------------------------
 
-prefill_instances = 1  # servers of this role on the host; each further one counts its ports up by 1
+prefill_instances = 1  # servers of this role on the host; each further one counts its ports up by 10
 prefill_tensor_parallel = 4  # GPUs per server
 prefill_gpus = None  # GPU indices such as [0, 1, 2, 3]; None = derived from the topology, one NUMA node per server
 prefill_numa_node = None  # NUMA node to derive the GPUs from; None = the first one that has room

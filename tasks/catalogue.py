@@ -41,8 +41,12 @@ def release(found: Manifest, python: str, torch_wheel: str) -> Release:
         ),
         router_lock=_lock(folder, f"router-python{python}.txt"),
         overlays=tuple(overlay(name, found) for name in found.patches),
-        arguments=frozenset((folder / "arguments.txt").read_text().split()),
     )
+
+
+def accepted_arguments(found: Manifest) -> frozenset[str]:
+    """The long options that the server of a release knows."""
+    return frozenset((LOCKS / found.name / "arguments.txt").read_text().split())
 
 
 def profile(name: str) -> ModelProfile:

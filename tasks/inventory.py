@@ -24,16 +24,16 @@ def groups(hosts: Sequence[Host], **more: Sequence[Host]) -> dict[str, list[Host
     names = [host if isinstance(host, str) else host[0] for host in hosts]
     if not names:
         raise PyinfraError("the inventory has no hosts: add one to the list `hosts` in inventory.py")
-    found = {name: [host] for name, host in zip(names, hosts, strict=True)}
-    for group, members in more.items():
-        found[group] = list(members)
+    # Hosts last: what the last group says wins.
+    found: dict[str, list[Host]] = {group: list(members) for group, members in more.items()}
+    found |= {name: [host] for name, host in zip(names, hosts, strict=True)}
     parameters = _command_line()
     inventory = Path(parameters.get("inventory") or "inventory.py")
     known = [*found, "all", "hosts", inventory.stem]  # pyinfra makes groups of the file's name and its variables
     _check_limit(parameters.get("limit") or (), names, known)
     for folder in dict.fromkeys(place.resolve() for place in (Path(), inventory.parent)):
         _check_group_data(folder / "group_data", known)
-    _without_a_terminal()
+    _without_a_terminal(parameters)
     return found
 
 
@@ -62,7 +62,12 @@ def _short(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
-def _without_a_terminal() -> None:
-    """A failed host ends the run where nobody can be asked; pyinfra's prompt would end in a traceback."""
-    if not sys.stdin.isatty() and ctx_state.isset():
-        ctx_state.get().should_raise_failed_hosts = lambda _: True
+def _without_a_terminal(parameters: dict[str, Any]) -> None:
+    """Where nobody can be asked pyinfra's prompts would end in a traceback."""
+    if sys.stdin.isatty():
+        return
+    deploys = any(str(name).endswith(".py") for name in parameters.get("operations") or ())
+    if deploys and not any(parameters.get(name) for name in ("yes", "dry", "json_output")):
+        raise PyinfraError("no terminal to ask for a go-ahead: add -y, or --dry for a look")
+    if ctx_state.isset():
+        ctx_state.get().should_raise_failed_hosts = lambda _: True  # a failed host ends the run

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-from pyinfra import host, logger, state
-from pyinfra.api.output import format_text
+from pyinfra import host, logger
 
 from tasks import catalogue
 from tasks.facts.hardware import Hardware
@@ -13,30 +12,18 @@ from tasks.facts.listeners import Listeners
 from tasks.facts.paths import Paths as PathsFact
 from tasks.facts.system import System
 from tasks.plan import host as reading
-from tasks.plan import instances, placement, preflight, settings
+from tasks.plan import instances, placement, preflight, rules, settings
 from tasks.plan.errors import PlanError
 from tasks.plan.paths import Paths
 from tasks.plan.playbook import KERNEL_SETTINGS, Plan, debian_packages
 
 
-def admit() -> Plan | None:
-    """The plan for this host, or None where it is refused: one line a fault, before anything changes on it.
-
-    A refused host counts as failed: the run ends unless the user has raised the limit of failed hosts.
-    """
-    try:
-        return _plan()
-    except PlanError as error:
-        for line in error.lines:
-            logger.error(f"{host.print_prefix}{format_text('refused:', 'red', bold=True)} {line}")
-        state.fail_hosts({host})
-        return None
-
-
-def _plan() -> Plan:
+def admit() -> Plan:
+    """The plan for this host. Raises PlanError, one line a fault, where it does not fit."""
     wanted = settings.load(host.data.dict())
     manifest = catalogue.manifest(wanted.release)
     profile = catalogue.profile(wanted.model)
+    rules.check(wanted, manifest, catalogue.accepted_arguments(manifest), profile)
     api_key = _api_key(wanted.router_api_key_env)
     paths = Paths.of(wanted, profile)
 
@@ -59,10 +46,10 @@ def _plan() -> Plan:
     served = instances.workers(wanted, release, profile, placement.place(wanted, hardware), paths)
     every = (*served, instances.router(wanted, served, paths))
     plan = Plan(wanted, release, profile, paths, system, hardware, every, catalogue.uv_lock(), api_key)
-    instances.check_ports(plan.instances)
 
-    there = host.get_fact(PathsFact, paths=[f"{plan.release_directory}/release.json", f"{paths.model}/config.json"])
-    built, model = (there[path].kind == "file" for path in there)
+    release_file, model_file = f"{plan.release_directory}/release.json", f"{paths.model}/config.json"
+    there = host.get_fact(PathsFact, paths=[release_file, model_file])
+    built, model = (there[path].kind == "file" for path in (release_file, model_file))
     needs = {path: gb for path, gb in plan.disk_needs.items() if not (built if path == paths.root else model)}
     faults = [
         *preflight.hardware(hardware, manifest),
@@ -72,7 +59,7 @@ def _plan() -> Plan:
     ]
     if faults:
         raise PlanError(*faults)
-    for line in instances.cautions(wanted, release):
+    for line in rules.cautions(wanted, manifest):
         logger.warning(f"{host.print_prefix}{line}")
     return plan
 

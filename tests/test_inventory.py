@@ -7,8 +7,6 @@ import pytest
 
 from tests.conftest import Checkout
 
-RUNS = ["--dry", "-y", ""]
-
 
 def refused(checkout: Checkout, *arguments: str) -> str:
     """The one line that a run ends with."""
@@ -29,7 +27,7 @@ def closed_port() -> Iterator[int]:
         yield bound.getsockname()[1]
 
 
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("run", ["--dry", "-y", ""])
 def test_an_inventory_without_hosts(checkout: Checkout, run: str) -> None:
     assert "the inventory has no hosts: add one to the list `hosts` in inventory.py" in refused(checkout, run)
 
@@ -72,7 +70,7 @@ def test_group_data_beside_an_inventory_elsewhere_is_looked_at_too(checkout: Che
     assert "site/group_data/gpu-2.py is read by no group" in output
 
 
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("run", ["--dry", "-y"])
 def test_a_host_that_cannot_be_reached(checkout: Checkout, run: str, closed_port: int) -> None:
     checkout.hosts(("gpu-1", {"ssh_hostname": "127.0.0.1", "ssh_port": closed_port}))
     status, output = checkout.pyinfra(*filter(None, [run]))
@@ -82,7 +80,12 @@ def test_a_host_that_cannot_be_reached(checkout: Checkout, run: str, closed_port
     assert len([line for line in output.splitlines() if "[gpu-1]" in line]) == 1, output
 
 
-@pytest.mark.parametrize("run", RUNS)
+def test_without_a_terminal_a_run_that_would_ask_is_refused_before_connecting(checkout: Checkout) -> None:
+    checkout.hosts("@fake/gpu-1")
+    assert "no terminal to ask for a go-ahead: add -y, or --dry for a look" in refused(checkout, "")
+
+
+@pytest.mark.parametrize("run", ["--dry", "-y"])
 def test_one_host_of_two_that_cannot_be_reached_ends_the_run(checkout: Checkout, run: str, closed_port: int) -> None:
     checkout.hosts("@fake/gpu-1", ("gpu-2", {"ssh_hostname": "127.0.0.1", "ssh_port": closed_port}))
     line = refused(checkout, run)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import shlex
 
 from pyinfra.api import FactBase
+from pyinfra.api.exceptions import FactProcessError
 
-from tasks.plan.files import Found, read_paths
+from tasks.plan.errors import PlanError
+from tasks.plan.files import FoundPaths, read_paths
 
 # One line a path: path, kind, mode, owner, group, value. Contents up to 256 KiB travel whole, so that a diff
 # needs no second command.
@@ -25,15 +27,18 @@ done
 """
 
 
-class Paths(FactBase[dict[str, Found]]):
+class Paths(FactBase[FoundPaths]):
     """By path: kind, mode, owner, group, content. Folders and links are told apart from files."""
 
     @staticmethod
-    def default() -> dict[str, Found]:
-        return {}
+    def default() -> FoundPaths:
+        return FoundPaths()
 
     def command(self, paths: list[str]) -> str:
         return f"set -- {' '.join(map(shlex.quote, paths))}; {_SCRIPT}"
 
-    def process(self, output: list[str]) -> dict[str, Found]:
-        return read_paths(output)
+    def process(self, output: list[str]) -> FoundPaths:
+        try:
+            return read_paths(output)
+        except PlanError as error:
+            raise FactProcessError(str(error)) from None

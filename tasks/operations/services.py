@@ -67,16 +67,20 @@ def running(
         return
     for instance in restart:
         say(host, f"{instance.name}: {reasons[instance.name]}")
-    for need in needs:
-        message = (
-            f"{need.name} is not ready ({need.unit}): {', '.join(i.name for i in follow)} will not start without it"
-        )
-        yield StringCommand(f"systemctl is-active -q {need.unit} || {{ echo {shlex.quote(message)} >&2; exit 1; }}")
+    # One command: no way of running operations may start a server whose needs are not met.
+    start = [f"systemctl is-active -q {need.unit} || {{ echo {_unmet(need, follow)} >&2; exit 1; }}" for need in needs]
     if restart:
         units = " ".join(instance.unit for instance in restart)
         # reset-failed: an earlier start limit must not stand in the way of a start that is asked for.
-        yield StringCommand(f"systemctl reset-failed {units} 2>/dev/null; systemctl restart --no-block {units}")
+        start.append(f"systemctl reset-failed {units} 2>/dev/null; systemctl restart --no-block {units}")
+    if start:
+        yield StringCommand("; ".join(start))
     yield FunctionCommand(follow_gates, [follow, runs, limit], {})
+
+
+def _unmet(need: Instance, waiting: Sequence[Instance]) -> str:
+    names = ", ".join(instance.name for instance in waiting)
+    return shlex.quote(f"{need.name} is not ready ({need.unit}): {names} will not start without it")
 
 
 @operation()

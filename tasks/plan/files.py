@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tasks.plan.errors import PlanError
@@ -52,9 +52,16 @@ class Found:
 ABSENT = Found("absent")
 
 
-def read_paths(lines: Iterable[str]) -> dict[str, Found]:
+class FoundPaths(dict[str, Found]):
+    """By path. A path that is not in it was not read, which is another thing than an absent one."""
+
+    def __missing__(self, path: str) -> Found:
+        raise PlanError(f"{path} was not read from the host; run again")
+
+
+def read_paths(lines: Iterable[str]) -> FoundPaths:
     """From the lines of the fact Paths: path, kind, mode, owner, group, value, tab-separated."""
-    found = {}
+    found = FoundPaths()
     for line in lines:
         try:
             path, kind, mode, owner, group, value = line.split("\t")
@@ -92,10 +99,3 @@ def compare(wanted: WantedFile, found: Found) -> Difference:
 
 def same_directory(wanted: WantedDirectory, found: Found) -> bool:
     return found == Found("directory", wanted.mode, wanted.owner, wanted.group)
-
-
-def lookup(found: Mapping[str, Found], path: str) -> Found:
-    """A path that the fact did not mention was not asked for: a fault of ours, not an absent file."""
-    if path not in found:
-        raise PlanError(f"{path} was not read from the host; run again")
-    return found[path]

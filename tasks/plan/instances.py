@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tasks.plan.errors import PlanError
 from tasks.plan.model import ModelProfile
 from tasks.plan.paths import Paths
-from tasks.plan.placement import ROLES, Placement
-from tasks.plan.release import Release, check_arguments
+from tasks.plan.placement import Placement
+from tasks.plan.release import Release
 from tasks.plan.settings import Settings
 
 PORT_STEP = 10  # between the ports of two servers of one role: prefill and decode sit 1 apart
 LOOPBACK = "127.0.0.1"
-# Not a fault of ours, but a crash of upstream: unguarded sparse kernel above it (SGLang 0.5.13 to 0.5.15).
-LONG_CONTEXT = 8192  # tokens, above which an indexer that walks the whole maximum is slow
 
 
 @dataclass(frozen=True)
@@ -59,9 +56,23 @@ class Instance:
 def workers(
     settings: Settings, release: Release, profile: ModelProfile, placements: tuple[Placement, ...], paths: Paths
 ) -> tuple[Instance, ...]:
-    """The prefill and decode servers, prefill first. Raises PlanError for what the release or model cannot serve."""
-    _check(settings, release, profile)
+    """The prefill and decode servers, prefill first."""
     return tuple(_worker(placement, settings, release, profile, paths) for placement in placements)
+
+
+def name_of(settings: Settings, role: str, number: int) -> str:
+    """prefill; prefill-0, prefill-1 where there are several."""
+    return f"{role}-{number}" if settings.of_role(role, "instances") > 1 else role
+
+
+def ports_of(settings: Settings, role: str, number: int) -> dict[str, int]:
+    """Setting -> port, for the ports that a prefill or decode server listens on."""
+    names = ["port", "dist_init_port"] + (["bootstrap_port"] if role == "prefill" else [])  # decode runs no bootstrap
+    return {f"{role}_{name}": settings.of_role(role, name) + number * PORT_STEP for name in names}
+
+
+def router_ports(settings: Settings) -> dict[str, int]:
+    return {name: getattr(settings, name) for name in ("router_port", "router_metrics_port")}
 
 
 def router(settings: Settings, served: tuple[Instance, ...], paths: Paths) -> Instance:
@@ -92,7 +103,7 @@ def router(settings: Settings, served: tuple[Instance, ...], paths: Paths) -> In
         title=f"SGLang router (port {settings.router_port})",
         url=f"http://{reachable}:{settings.router_port}",
         port=settings.router_port,
-        ports=((settings.router_port, "router_port"), (settings.router_metrics_port, "router_metrics_port")),
+        ports=tuple((port, setting) for setting, port in router_ports(settings).items()),
         bootstrap_port=None,
         module="sglang_router.launch_router",
         virtualenv="router",
@@ -100,58 +111,6 @@ def router(settings: Settings, served: tuple[Instance, ...], paths: Paths) -> In
         environment=(*(Variable(name, value) for name, value in sorted(settings.router_environment.items())),),
         placement=None,
     )
-
-
-def check_ports(instances: tuple[Instance, ...]) -> None:
-    """No port of a host twice. Raises PlanError that names both settings."""
-    taken: dict[int, tuple[str, str]] = {}
-    lines = []
-    for instance in instances:
-        for port, setting in instance.ports:
-            if not 1 <= port <= 65535:
-                lines.append(f"{instance.name} would take port {port} ({setting}): ports end at 65535")
-            elif port in taken:
-                other, named = taken[port]
-                lines.append(f"port {port} is asked for twice: by {other} ({named}) and by {instance.name} ({setting})")
-            else:
-                taken[port] = (instance.name, setting)
-    if lines:
-        raise PlanError(*lines)
-
-
-def cautions(settings: Settings, release: Release) -> list[str]:
-    """What is allowed but deserves a warning, one line each."""
-    if release.manifest.indexer_walks_whole_context and settings.context_length > LONG_CONTEXT:
-        return [
-            f"context_length = {settings.context_length}: the indexer of SGLang {release.manifest.sglang} walks "
-            f"the whole maximum at every token; above {LONG_CONTEXT} that is slow, a later release or a patch mends it"
-        ]
-    return []
-
-
-def _check(settings: Settings, release: Release, profile: ModelProfile) -> None:
-    lines = []
-    for role in ROLES:
-        parallel = settings.of_role(role, "tensor_parallel")
-        if profile.heads % parallel:
-            lines.append(
-                f"setting {role}_tensor_parallel = {parallel} does not divide the {profile.heads} attention heads of "
-                f"{profile.name}: use {_divisors(profile.heads)}"
-            )
-    if settings.context_length > profile.maximum_context:
-        lines.append(
-            f"setting context_length = {settings.context_length}: {profile.name} ends at {profile.maximum_context}"
-        )
-    most = release.manifest.chunked_prefill_maximum
-    if most is not None and settings.prefill_chunked_prefill > most:
-        lines.append(
-            f"setting prefill_chunked_prefill = {settings.prefill_chunked_prefill}: SGLang {release.manifest.sglang} "
-            f"crashes above {most} tokens in its sparse kernel; set at most {most}"
-        )
-    if lines:
-        raise PlanError(*lines)
-    for name in ("prefill_arguments", "decode_arguments"):
-        check_arguments(release.manifest, release.arguments, getattr(settings, name), name)
 
 
 def _worker(
@@ -162,7 +121,6 @@ def _worker(
     port, bootstrap, dist_init = (
         settings.of_role(role, name) + step for name in ("port", "bootstrap_port", "dist_init_port")
     )
-    several = settings.of_role(role, "instances") > 1
     gpus = ",".join(map(str, placement.gpus))
     where = "no NUMA node known" if placement.numa_node is None else f"NUMA node {placement.numa_node}"
     on_gpu = release.manifest.device == "cuda"
@@ -210,16 +168,13 @@ def _worker(
         *(_lines(profile.decode_arguments) if role == "decode" else []),
         *_lines(settings.of_role(role, "arguments")),
     ]
-    ports = [(port, f"{role}_port"), (dist_init, f"{role}_dist_init_port")]
-    if role == "prefill":  # decode runs no bootstrap server
-        ports.append((bootstrap, "prefill_bootstrap_port"))
     return Instance(
-        name=f"{role}-{placement.number}" if several else role,
+        name=name_of(settings, role, placement.number),
         role=role,
         title=f"SGLang {role} (GPU {gpus}, {where})",
         url=f"http://{LOOPBACK}:{port}",
         port=port,
-        ports=tuple(ports),
+        ports=tuple((port, setting) for setting, port in ports_of(settings, role, placement.number).items()),
         bootstrap_port=bootstrap if role == "prefill" else None,
         module="sglang.launch_server",
         virtualenv="env",
@@ -270,7 +225,3 @@ def _fraction(value: float) -> str:
     """0.7 as 0.70; more digits where there are more."""
     short = f"{value:.2f}"
     return short if float(short) == value else repr(value)
-
-
-def _divisors(heads: int) -> str:
-    return ", ".join(str(n) for n in range(1, min(heads, 16) + 1) if heads % n == 0)

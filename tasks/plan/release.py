@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from tasks.plan.errors import PlanError, nearest
+from tasks.plan.errors import nearest
 
 # Driver branch -> newest CUDA that it serves (CUDA release notes, toolkit driver versions).
 CUDA_OF_DRIVER = {
@@ -88,7 +88,6 @@ class Release:
     lock: str  # text of the server environment's lock
     router_lock: str  # text of the router environment's lock
     overlays: tuple[Overlay, ...]
-    arguments: frozenset[str]  # long options that the server of this release accepts
 
     @property
     def lock_sha256(self) -> str:
@@ -139,11 +138,8 @@ def at_least(version: str, minimum: str) -> bool:
     return numbers(version) >= numbers(minimum)
 
 
-def check_arguments(release: Manifest, accepted: frozenset[str], arguments: list[str], setting: str) -> None:
-    """Every long option of `arguments` must be known to the release's server.
-
-    Raises PlanError that names what replaced an unknown one, or the nearest known option.
-    """
+def unknown_arguments(release: Manifest, accepted: frozenset[str], arguments: list[str], setting: str) -> list[str]:
+    """A line for each long option that the release's server does not know, with what replaced it or the nearest one."""
     lines = []
     for argument in arguments:
         option = argument.split("=", 1)[0]
@@ -159,8 +155,7 @@ def check_arguments(release: Manifest, accepted: frozenset[str], arguments: list
                 f"setting {setting}: SGLang {release.sglang} knows no argument {option}."
                 f"{nearest(option, sorted(accepted))}"
             )
-    if lines:
-        raise PlanError(*lines)
+    return lines
 
 
 def driver_cuda(driver: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tasks import catalogue
 from tasks.plan import host as reading
-from tasks.plan import instances, placement
+from tasks.plan import instances, placement, rules
 from tasks.plan import settings as settings_module
 from tasks.plan.host import Answer, Hardware, System
 from tasks.plan.instances import Instance
@@ -83,9 +83,8 @@ def release(
     lock: str = "sglang==9.9 --hash=sha256:00\n",
     router_lock: str = "sglang-router==9.3 --hash=sha256:00\n",
     overlays: Iterable[Overlay] = (),
-    arguments: Iterable[str] = (),
 ) -> Release:
-    return Release(found or manifest(), python, lock, router_lock, tuple(overlays), frozenset(arguments))
+    return Release(found or manifest(), python, lock, router_lock, tuple(overlays))
 
 
 def profile(**changes: object) -> ModelProfile:
@@ -225,8 +224,9 @@ def system(**changes: str) -> System:
 def servers(
     wanted: Settings, found: Hardware, built: Release | None = None, model: ModelProfile | None = None
 ) -> tuple[Instance, ...]:
-    """Prefill, decode and router as the plan makes them."""
+    """Prefill, decode and router as the plan makes them, the rules of release and model included."""
     built, model = built or release(), model or profile()
+    rules.check(wanted, built.manifest, frozenset(), model)
     paths = Paths.of(wanted, model)
     served = instances.workers(wanted, built, model, placement.place(wanted, found), paths)
     return (*served, instances.router(wanted, served, paths))

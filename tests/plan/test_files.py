@@ -11,10 +11,10 @@ from tasks.plan.errors import PlanError
 from tasks.plan.files import (
     ABSENT,
     Found,
+    FoundPaths,
     WantedDirectory,
     WantedFile,
     compare,
-    lookup,
     read_paths,
     same_directory,
 )
@@ -114,9 +114,9 @@ def test_an_answer_cut_short_is_one_clear_line(cut: str) -> None:
 
 
 def test_a_path_that_was_not_asked_for_is_not_an_absent_file() -> None:
-    assert lookup({"/a": ABSENT}, "/a") == ABSENT
+    assert FoundPaths({"/a": ABSENT})["/a"] == ABSENT
     with pytest.raises(PlanError, match="/b was not read"):
-        lookup({"/a": ABSENT}, "/b")
+        FoundPaths({"/a": ABSENT})["/b"]
 
 
 # ---- the fact's script and its reader, against real files

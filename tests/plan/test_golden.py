@@ -7,6 +7,7 @@ import shlex
 import pytest
 
 from tasks import render
+from tasks.catalogue import accepted_arguments
 from tasks.plan.instances import Instance
 from tests.golden import FOLDER, GOLDEN, text
 from tests.plan.builders import TWO_SOCKETS, catalogue_plan, hardware
@@ -122,7 +123,7 @@ def test_the_default_release_chooses_the_moe_backend_itself() -> None:
 @pytest.mark.parametrize("name", sorted(GOLDEN))
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_the_release_knows_every_argument(name: str, role: str) -> None:
-    known = catalogue_plan(GOLDEN[name], hardware(TWO_SOCKETS)).release.arguments
+    known = accepted_arguments(catalogue_plan(GOLDEN[name], hardware(TWO_SOCKETS)).release.manifest)
     assert len(known) > 100
     for line in instances(name)[role].arguments:
         option = line[0].split("=")[0]

@@ -3,7 +3,8 @@
 import pytest
 
 from tasks.plan.errors import PlanError
-from tasks.plan.instances import Instance, cautions, check_ports
+from tasks.plan.instances import Instance
+from tasks.plan.rules import cautions
 from tests.plan.builders import TWO_SOCKETS, hardware, manifest, options, profile, release, servers, settings
 
 TWO_EACH = {"prefill_tensor_parallel": 2, "decode_tensor_parallel": 2}
@@ -41,7 +42,6 @@ def test_no_two_servers_share_a_port() -> None:
     every = made(prefill_instances=2, decode_instances=2, **TWO_EACH).values()
     ports = [port for instance in every for port, _ in instance.ports]
     assert len(set(ports)) == len(ports) == 2 * 3 + 2 * 2 + 2
-    check_ports(tuple(every))
 
 
 def test_the_ports_of_the_first_are_the_settings() -> None:
@@ -67,7 +67,7 @@ def test_decode_runs_no_bootstrap_server() -> None:
 )
 def test_a_port_asked_for_twice_names_both_settings(first: str, second: str) -> None:
     with pytest.raises(PlanError) as error:
-        check_ports(tuple(made(**{first: 5000, second: 5000}).values()))
+        made(**{first: 5000, second: 5000})
     (line,) = lines_of(error)
     assert "port 5000 is asked for twice" in line
     assert f"({first})" in line
@@ -78,7 +78,7 @@ def test_a_port_that_a_second_server_counts_up_to() -> None:
     found = made(prefill_instances=2, **TWO_EACH)
     port = found["prefill-1"].port
     with pytest.raises(PlanError) as error:
-        check_ports(tuple(made(prefill_instances=2, router_port=port, **TWO_EACH).values()))
+        made(prefill_instances=2, router_port=port, **TWO_EACH)
     assert lines_of(error) == (
         f"port {port} is asked for twice: by prefill-1 (prefill_port) and by router (router_port)",
     )
@@ -86,7 +86,7 @@ def test_a_port_that_a_second_server_counts_up_to() -> None:
 
 def test_a_port_beyond_the_last() -> None:
     with pytest.raises(PlanError) as error:
-        check_ports(tuple(made(prefill_instances=2, prefill_port=65535, **TWO_EACH).values()))
+        made(prefill_instances=2, prefill_port=65535, **TWO_EACH)
     (line,) = lines_of(error)
     assert "prefill-1 would take port" in line
     assert "(prefill_port): ports end at 65535" in line
@@ -147,7 +147,7 @@ def test_a_renamed_argument_in_a_setting(setting: str) -> None:
     ("context", "walks", "warned"), [(8193, True, True), (8192, True, False), (131072, False, False)]
 )
 def test_a_long_context_with_an_indexer_that_walks_all_of_it(context: int, walks: bool, warned: bool) -> None:
-    found = cautions(settings(context_length=context), release(manifest(indexer_walks_whole_context=walks)))
+    found = cautions(settings(context_length=context), manifest(indexer_walks_whole_context=walks))
     assert len(found) == warned
     assert all(f"context_length = {context}" in line for line in found)
 

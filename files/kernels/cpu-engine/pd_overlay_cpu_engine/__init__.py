@@ -8,6 +8,8 @@ SGLANG_USE_CPU_ENGINE=1 it changes nothing. With it:
   classes and decorators; asking it to compute raises RuntimeError.
 - NIXL registers as host memory what SGLang calls GPU memory: the KV pool of a CPU server is host
   memory, but SGLang 0.5.20 says "VRAM" for the pool of every device.
+- NIXL's progress thread waits for events instead of spinning: one of them a server would take every
+  core of a small machine.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""NIXL's agent, taught that the memory of a CPU server is host memory."""
+"""NIXL's agent, fitted to a CPU server: its memory is host memory, and it shares few cores."""
 
 import functools
 from importlib.abc import MetaPathFinder
@@ -6,6 +6,7 @@ from importlib.machinery import PathFinder, SourceFileLoader
 
 MODULE = "nixl_cu13._api"
 METHODS = ("register_memory", "get_reg_descs", "get_xfer_descs", "prep_xfer_dlist")
+PROGRESS_DELAY = 10_000  # us that the progress thread waits for an event before it looks by itself
 
 
 def _host(value):
@@ -20,11 +21,27 @@ def _on_host(method):
     return call
 
 
+def _patient(config_class):
+    """The agent's configuration, whose delay NIXL sets to 0: a thread that takes a whole core."""
+
+    class Patient(config_class):
+        @property
+        def pthrDelay(self):
+            return config_class.pthrDelay.__get__(self)
+
+        @pthrDelay.setter
+        def pthrDelay(self, _):
+            config_class.pthrDelay.__set__(self, PROGRESS_DELAY)
+
+    return Patient
+
+
 class _Loader(SourceFileLoader):
     def exec_module(self, module):
         super().exec_module(module)
         for name in METHODS:
             setattr(module.nixl_agent, name, _on_host(getattr(module.nixl_agent, name)))
+        module.nixlBind.nixlAgentConfig = _patient(module.nixlBind.nixlAgentConfig)
 
 
 class Finder(MetaPathFinder):

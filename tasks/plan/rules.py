@@ -1,0 +1,78 @@
+"""What settings, release and model must have in common: checked before the first command on a host."""
+
+from __future__ import annotations
+
+from tasks.plan.errors import PlanError
+from tasks.plan.instances import name_of, ports_of, router_ports
+from tasks.plan.model import ModelProfile
+from tasks.plan.placement import ROLES
+from tasks.plan.release import Manifest, unknown_arguments
+from tasks.plan.settings import Settings
+
+LONG_CONTEXT = 8192  # tokens, above which an indexer that walks the whole maximum is slow
+
+
+def check(settings: Settings, manifest: Manifest, accepted: frozenset[str], profile: ModelProfile) -> None:
+    """Raises PlanError with one line for each rule that is broken.
+
+    accepted: the long options that the release's server knows.
+    """
+    lines = []
+    for role in ROLES:
+        parallel = settings.of_role(role, "tensor_parallel")
+        if profile.heads % parallel:
+            lines.append(
+                f"setting {role}_tensor_parallel = {parallel} does not divide the {profile.heads} attention heads of "
+                f"{profile.name}: use {_divisors(profile.heads)}"
+            )
+    if settings.context_length > profile.maximum_context:
+        lines.append(
+            f"setting context_length = {settings.context_length}: {profile.name} ends at {profile.maximum_context}"
+        )
+    most = manifest.chunked_prefill_maximum  # upstream's sparse kernel is unguarded above it
+    if most is not None and settings.prefill_chunked_prefill > most:
+        lines.append(
+            f"setting prefill_chunked_prefill = {settings.prefill_chunked_prefill}: SGLang {manifest.sglang} "
+            f"crashes above {most} tokens in its sparse kernel; set at most {most}"
+        )
+    lines += _port_clashes(settings)
+    for name in ("prefill_arguments", "decode_arguments"):
+        lines += unknown_arguments(manifest, accepted, getattr(settings, name), name)
+    if lines:
+        raise PlanError(*lines)
+
+
+def cautions(settings: Settings, manifest: Manifest) -> list[str]:
+    """What is allowed but deserves a warning, one line each."""
+    if manifest.indexer_walks_whole_context and settings.context_length > LONG_CONTEXT:
+        return [
+            f"context_length = {settings.context_length}: the indexer of SGLang {manifest.sglang} walks "
+            f"the whole maximum at every token; above {LONG_CONTEXT} that is slow, a later release or a patch mends it"
+        ]
+    return []
+
+
+def _port_clashes(settings: Settings) -> list[str]:
+    """Ports of one host that two servers would take, or that do not exist."""
+    wanted = [
+        (name_of(settings, role, number), setting, port)
+        for role in ROLES
+        for number in range(settings.of_role(role, "instances"))
+        for setting, port in ports_of(settings, role, number).items()
+    ]
+    wanted += [("router", setting, port) for setting, port in router_ports(settings).items()]
+    taken: dict[int, tuple[str, str]] = {}
+    lines = []
+    for name, setting, port in wanted:
+        if port > 65535:
+            lines.append(f"{name} would take port {port} ({setting}): ports end at 65535")
+        elif port in taken:
+            other, named = taken[port]
+            lines.append(f"port {port} is asked for twice: by {other} ({named}) and by {name} ({setting})")
+        else:
+            taken[port] = (name, setting)
+    return lines
+
+
+def _divisors(heads: int) -> str:
+    return ", ".join(str(n) for n in range(1, min(heads, 16) + 1) if heads % n == 0)
