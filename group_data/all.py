@@ -30,6 +30,7 @@ service_user = "sglang"  # made when missing; owns state_dir, may log in nowhere
 
 model = "deepseek-v4-flash-nvfp4"  # a profile of files/models
 model_dir = None  # folder on the host that holds the model already; None = fetched below state_dir
+model_hub = None  # URL of a mirror of the hub that models are fetched from
 model_revision = None  # commit of the hub's repository; None = the one that the profile pins
 context_length = 131072  # tokens, the same for both roles
 
@@ -65,13 +66,9 @@ decode_environment = {}
 # ---- Both roles ------------------------------------------------------------------------------------------------------
 
 transfer_backend = "nixl"  # "nixl" or "mooncake": what moves the KV cache
-# Environment of prefill and decode: {NAME: {"value": ..., "reason": ..., "source": ...}}
+# Environment of prefill and decode: {NAME: {"value": ..., "reason": ..., "source": ...}}; CUDA_DEVICE_ORDER=PCI_BUS_ID
+# is always set. Replace the whole dictionary to change it, or add to it in {prefill,decode}_environment.
 environment = {
-    "CUDA_DEVICE_ORDER": {
-        "value": "PCI_BUS_ID",
-        "reason": "GPU indices mean the same card as in nvidia-smi",
-        "source": "CUDA programming guide, environment variables",
-    },
     "NCCL_P2P_LEVEL": {
         "value": "SYS",
         "reason": "peer copies also across sockets: 35-37 GB/s sendrecv instead of 13 at the default",

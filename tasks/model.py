@@ -26,8 +26,10 @@ def ensure(plan: Plan) -> None:
             name=name,
             directory=directory,
             owner=user,
+            home=plan.paths.state,
             repository=str(source.hub),
             revision=str(plan.model_revision),
+            hub=plan.settings.model_hub,
             tool=f"{plan.paths.bin}/pd-model",
-            python=f"{plan.paths.current}/env/bin/python",
+            python=f"{plan.release_directory}/env/bin/python",
         )

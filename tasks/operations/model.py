@@ -33,25 +33,17 @@ def bundled(directory: str, owner: str, files: Mapping[str, bytes], found: Mappi
 
 
 @operation()
-def fetched(directory: str, owner: str, repository: str, revision: str, tool: str, python: str) -> Commands:
+def fetched(
+    directory: str, owner: str, home: str, repository: str, revision: str, hub: str | None, tool: str, python: str
+) -> Commands:
     """The pinned revision of a hub's repository, whole. Fetched as the service user; goes on where it broke off."""
     found = host.get_fact(ModelState, directory=directory)
     if found and found["whole"] and (found.get("repo"), found.get("revision")) == (repository, revision):
         host.noop(f"{directory} is whole")
         return
-    command = [
-        tool,
-        "fetch",
-        "--repo",
-        repository,
-        "--revision",
-        revision,
-        "--directory",
-        directory,
-        "--python",
-        python,
-    ]
-    yield FunctionCommand(run_and_log, [f"runuser -u {owner} -- {shlex.join(command)}"], {})
+    command = ["runuser", "-u", owner, "--", "env", f"HOME={home}", *([f"HF_ENDPOINT={hub}"] if hub else [])]
+    command += [tool, "fetch", "--repo", repository, "--revision", revision, "--directory", directory]
+    yield FunctionCommand(run_and_log, [shlex.join([*command, "--python", python])], {})
 
 
 @operation()

@@ -57,6 +57,7 @@ class Settings(BaseModel):
 
     model: str
     model_dir: AbsolutePath | None
+    model_hub: Annotated[str, Field(pattern=r"^https?://\S+$")] | None
     model_revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None
     context_length: Annotated[int, Field(ge=128)]
 

@@ -14,9 +14,9 @@ from tests.node.waiting import until
 
 SINGLE_PORT = 31000
 UNIT = "single-server"
-TRANSFERS = {
-    "prefill": (30000, "sglang:kv_transfer_bytes"),
-    "decode": (30001, "sglang:kv_transfer_bytes"),
+TRANSFERS = {  # port and counter of each worker that grows by one for every answer whose KV cache moved
+    "prefill": (30000, "sglang:kv_transfer_latency_ms_count"),
+    "decode": (30001, "sglang:num_requests_total"),
 }
 
 
@@ -87,8 +87,18 @@ def counters(node: Node) -> dict[str, float]:
 
 def test_answers_are_those_of_a_single_server(single: Node) -> None:
     asked = prompts()
+    before = counters(single)
     apart = [answer(single, prompt) for prompt in asked]
     streamed = [answer(single, prompt, stream=True) for prompt in asked]
+    grown = len(apart) + len(streamed)
+    until(
+        lambda: (
+            {role: value - before[role] for role, value in counters(single).items()}
+            == {"prefill": grown, "decode": grown}
+        ),
+        f"both workers count {grown} transfers",
+        30,
+    )
     together = [answer(single, prompt, port=SINGLE_PORT) for prompt in asked]
     assert apart == together
     assert streamed == together

@@ -108,13 +108,11 @@ def test_the_questions_go_through_the_router() -> None:
     assert [golden["expect"] for golden in found["golden"]] == ["391"]
 
 
-def test_the_counters_of_both_roles_are_asked_for() -> None:
+def test_the_counters_of_every_worker_are_asked_for() -> None:
     several = made(prefill_instances=2, prefill_tensor_parallel=2, decode_tensor_parallel=2)
-    for found in (made(), several):
-        assert config(found)["metrics"] == {
-            "prefill": "http://127.0.0.1:30000/metrics",
-            "decode": "http://127.0.0.1:30001/metrics",
-        }
+    first, second, decode = (f"http://127.0.0.1:{port}/metrics" for port in (30000, 30010, 30001))
+    assert config(made())["metrics"] == {"prefill": [first], "decode": [decode]}
+    assert config(several)["metrics"] == {"prefill": [first, second], "decode": [decode]}
 
 
 def test_the_tool_is_told_where_the_key_is_and_not_the_key() -> None:
