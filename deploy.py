@@ -1,7 +1,7 @@
 """From a bare GPU host to verified answers: the phases, in the order in which they depend on each other.
 
-    pyinfra inventory.py deploy.py --dry --diff     show what would change
-    pyinfra inventory.py deploy.py                  change it, after a look at the list
+pyinfra inventory.py deploy.py --dry --diff     show what would change
+pyinfra inventory.py deploy.py                  change it, after a look at the list
 """
 
 from tasks import activate, kernels, launch, model, preflight, refusal, runtime, services, system, topology, verify

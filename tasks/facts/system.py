@@ -38,5 +38,4 @@ class System(Sections):
             f"section sysctl sysctls {words(sysctls)}\n"
             f"section packages packages {words(packages)}\n"
             f"section user quiet getent passwd {shlex.quote(user)}\n"
-            f"section groups quiet id -nG {shlex.quote(user)}\n"
         )

@@ -78,7 +78,6 @@ class System:
     sysctls: Mapping[str, str | None]  # None: this kernel has no such key
     packages: frozenset[str]  # of those asked for, the installed ones
     user: str | None  # passwd entry of the service user
-    groups: frozenset[str]  # of the service user
 
     @property
     def python(self) -> str | None:
@@ -123,7 +122,6 @@ def read_system(sections: Mapping[str, Answer]) -> System:
         sysctls=sysctls,
         packages=frozenset(_text(sections, "packages").split()),
         user=_text(sections, "user").strip() or None,
-        groups=frozenset(_text(sections, "groups").split()),
     )
 
 

@@ -23,7 +23,6 @@ from tasks.plan.topology import number_list, spell_number_list
 # counters grow with health checks too and prove nothing (measured on SGLang 0.5.20, same in the source of 0.5.23).
 TRANSFER_METRICS = {"prefill": "sglang:kv_transfer_latency_ms_count", "decode": "sglang:num_requests_total"}
 
-
 # What the servers import. Importing it once as root also writes the bytecode that the service user may not write.
 IMPORTS = [
     "torch",
@@ -71,10 +70,6 @@ class Plan:
     @property
     def router(self) -> Instance:
         return next(instance for instance in self.instances if instance.role == "router")
-
-    @property
-    def units(self) -> tuple[str, ...]:
-        return tuple(instance.unit for instance in self.instances)
 
     @property
     def release_directory(self) -> str:

@@ -177,3 +177,42 @@ def test_with_nixl_taken_away_the_service_is_refused(served: Node) -> None:
     out(served, f"mv {SITE}/nixl.away {SITE}/nixl")
     assert provisioned(served).changed
     assert answers(served)
+
+
+def test_a_user_with_sudo_can_do_it_all(served: Node) -> None:
+    out(
+        served,
+        "useradd -m plain && install -d -o plain -m 700 /home/plain/.ssh && "
+        "install -o plain -m 600 /root/.ssh/authorized_keys /home/plain/.ssh/ && "
+        "echo 'plain ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/plain",
+    )
+    as_plain = ("-y", "--ssh-user", "plain", "--sudo")
+    try:
+        assert deploy(served, *as_plain).changed == []
+        out(served, f"echo '# by hand' >>{CONFIG}/decode.sh; systemctl stop {UNITS[2]}")
+        mended = deploy(served, *as_plain)
+        assert mended.changed == [f"Launch | File {CONFIG}/decode.sh", "Services | Running: router"], mended.output
+        assert out(served, f"stat -c '%U:%G %a' {CONFIG}/decode.sh") == "root:sglang 755"
+    finally:
+        served.run("userdel -r plain; rm /etc/sudoers.d/plain")
+
+
+def test_a_run_that_was_interrupted_while_servers_start_is_gone_on_with(served: Node) -> None:
+    """The servers keep starting; the next run waits behind the same gates and restarts nothing."""
+    out(served, f"systemctl stop {UNITS[0]}")
+    interrupted = subprocess.Popen(
+        command_line("-y"), cwd=REPOSITORY, env=environment(served), stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert interrupted.stderr is not None
+    for line in interrupted.stderr:
+        if "prefill: starting" in line:
+            interrupted.send_signal(signal.SIGINT)
+            break
+    interrupted.communicate()
+    starting = pids(served)
+    assert starting[UNITS[0]] != 0
+    result = deploy(served, "-y")
+    assert result.status == 0, result.output
+    assert pids(served) == starting
+    assert answers(served)

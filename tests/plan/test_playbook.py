@@ -127,7 +127,3 @@ def test_a_fingerprint_changes_with_the_key() -> None:
     without = found.fingerprint(*files, None)
     assert without.secret is None
     assert found.fingerprint(*files, found.uv_lock) != without
-
-
-def test_units_in_the_order_of_the_instances() -> None:
-    assert made().units == ("sglang-pd-prefill.service", "sglang-pd-decode.service", "sglang-pd-router.service")
