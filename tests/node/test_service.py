@@ -68,7 +68,7 @@ def test_dry_run_shows_the_full_plan_of_the_recorded_host(served: Node) -> None:
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     assert "+   --base-gpu-id 4 \\" in result.stderr
-    assert "numactl --cpunodebind=1 --membind=1" in result.stderr
+    assert "+   --tp 4 \\" in result.stderr
 
 
 SITE = "/opt/sglang-pd/current/env/lib/python3.11/site-packages"
