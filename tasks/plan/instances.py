@@ -9,6 +9,7 @@ from tasks.plan.paths import Paths
 from tasks.plan.placement import Placement
 from tasks.plan.release import Release
 from tasks.plan.settings import Settings
+from tasks.plan.topology import spell_number_list
 
 PORT_STEP = 10  # between the ports of two servers of one role: prefill and decode sit 1 apart
 LOOPBACK = "127.0.0.1"
@@ -121,7 +122,7 @@ def _worker(
     port, bootstrap, dist_init = (
         settings.of_role(role, name) + step for name in ("port", "bootstrap_port", "dist_init_port")
     )
-    gpus = ",".join(map(str, placement.gpus))
+    gpus = spell_number_list(frozenset(placement.gpus))
     where = "no NUMA node known" if placement.numa_node is None else f"NUMA node {placement.numa_node}"
     on_gpu = release.manifest.device == "cuda"
     arguments: list[tuple[str, ...]] = [
