@@ -91,6 +91,7 @@ router_policy = "cache_aware"  # how a prefill server is chosen: cache_aware, ro
 router_health_interval = 2  # seconds between health checks of the workers
 router_health_failures = 2  # failed checks in a row until a worker counts as down
 router_health_successes = 1  # good checks in a row until it counts as up again
+router_breaker_seconds = 5  # how long a worker with many failures is left out; upstream's 60 outlast its restart
 router_api_key_env = None  # name of a variable in YOUR environment that holds the key clients must send
 router_arguments = []
 router_environment = {}

@@ -93,6 +93,7 @@ def router(settings: Settings, served: tuple[Instance, ...], paths: Paths) -> In
         ("--health-check-interval-secs", str(settings.router_health_interval)),
         ("--health-failure-threshold", str(settings.router_health_failures)),
         ("--health-success-threshold", str(settings.router_health_successes)),
+        ("--cb-timeout-duration-secs", str(settings.router_breaker_seconds)),
         ("--worker-startup-timeout-secs", str(settings.worker_ready_limit)),
         *_lines(settings.router_arguments),
     ]

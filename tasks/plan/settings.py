@@ -97,6 +97,7 @@ class Settings(BaseModel):
     router_health_interval: Seconds
     router_health_failures: Count
     router_health_successes: Count
+    router_breaker_seconds: Seconds
     router_api_key_env: str | None
     router_arguments: Arguments
     router_environment: dict[str, str]

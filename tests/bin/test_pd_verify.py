@@ -406,11 +406,27 @@ def test_an_answer_that_trickles(config: Config, service: Service) -> None:
 
 def test_a_failed_warm_up_ends_it(config: Config, service: Service) -> None:
     service.respond = lambda request, asked: answer(503, "no workers")(request) or True
+    config.content["warm_up_limit_s"] = 1
     code, outcome = config.run()
     assert code == 1
     assert outcome["reason"] == "warm-up request: HTTP 503: 'no workers'"
     assert outcome["answers"] == []
+
+
+def test_another_failure_of_the_warm_up_ends_it_at_once(config: Config, service: Service) -> None:
+    service.respond = lambda request, asked: answer(500, "broken")(request) or True
+    code, outcome = config.run()
+    assert (code, outcome["reason"]) == (1, "warm-up request: HTTP 500: 'broken'")
     assert len(service.seen) == 1
+
+
+def test_a_router_that_does_not_see_its_workers_yet_is_asked_again(config: Config, service: Service) -> None:
+    respond = service.respond
+    service.respond = lambda request, asked: (
+        answer(503, "no workers")(request) or True if len(service.seen) < 3 else respond(request, asked)
+    )
+    code, outcome = config.run()
+    assert (code, outcome["ok"]) == (0, True)
 
 
 def test_a_service_that_cannot_be_reached(config: Config) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import signal
 import subprocess
@@ -10,10 +9,11 @@ import subprocess
 import pytest
 
 from tests.node.asking import CONFIG, UNITS, answer, answers, out, pids, states
-from tests.node.deploying import command_line, deploy, environment, provisioned
+from tests.node.deploying import command_line, deploy, environment
 from tests.node.node import REPOSITORY, Node
 from tests.node.waiting import until
 
+pytestmark = pytest.mark.xdist_group("served")
 START_LIMIT = 300.0  # seconds
 
 
@@ -95,47 +95,56 @@ def test_a_hand_edit_makes_its_own_operation_change_and_no_other(served: Node, e
     assert result.status == 0, result.output
     assert len(result.changed) == 1 and result.changed[0].startswith(operation), result.changed
     untouched = UNITS if edit != "stopped unit" else UNITS[:2]
-    assert {unit: pids(served)[unit] for unit in untouched} == {unit: before[unit] for unit in untouched}
+    after = pids(served)
+    assert {unit: after[unit] for unit in untouched} == {unit: before[unit] for unit in untouched}
+
+
+def environment_of_decode(node: Node) -> tuple[str, str]:
+    """Hashes of decode's environment: of the file as it lies there, and of what the process was started with."""
+    on_disk = out(node, f"sha256sum <{CONFIG}/decode.env").split()[0]
+    return on_disk, json.loads(out(node, "cat /run/sglang-pd/decode/fingerprint.json"))["environment"]
+
+
+def comes_back(node: Node, unit: str) -> None:
+    """Kill a server; systemd brings it back, and the service answers by itself."""
+    killed = pids(node)[unit]
+    out(node, f"systemctl kill -s KILL {unit}")
+    until(
+        lambda: pids(node)[unit] not in (0, killed) and states(node) == ["active"] * 3, f"{unit} is back", START_LIMIT
+    )
+    until(lambda: answers(node), "the service answers", 90)
+
+
+@pytest.mark.parametrize("unit", [UNITS[0], UNITS[2]])
+def test_a_crashed_server_comes_back_by_itself_and_the_service_answers(served: Node, unit: str) -> None:
+    comes_back(served, unit)
     assert deploy(served, "-y").changed == []
 
 
 def test_a_run_that_broke_between_writing_and_restarting_is_repaired_by_the_next(served: Node) -> None:
-    started_with = out(served, "cat /run/sglang-pd/decode/fingerprint.json")
+    """decode crashes into a file that was edited by hand; a run that mends the file is killed before it restarts."""
+    out(served, f"echo 'PD_BY_HAND=1' >>{CONFIG}/decode.env")
+    comes_back(served, UNITS[1])
+    edited, running = environment_of_decode(served)
+    assert edited == running
+
     broken = subprocess.Popen(
-        command_line("-y", decode_cuda_graph_max_batch=32, answer_limit=61, decode_environment='{"PD_REHEARSAL": "1"}'),
-        cwd=REPOSITORY, env=environment(served), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE, text=True,
+        command_line("-y"), cwd=REPOSITORY, env=environment(served), stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert broken.stderr is not None
     for line in broken.stderr:
         if "Starting operation: Services" in line:
             broken.send_signal(signal.SIGKILL)
             break
-    broken.wait()
-    assert "PD_REHEARSAL" in out(served, f"cat {CONFIG}/decode.env"), "the file was written"
-    assert out(served, "cat /run/sglang-pd/decode/fingerprint.json") == started_with, "the server was not restarted"
+    broken.communicate()
+    mended, running = environment_of_decode(served)
+    assert mended != edited and running == edited, "the file was written, the server not restarted"
 
-    data = {"answer_limit": 61, "decode_environment": '{"PD_REHEARSAL": "1"}'}
-    repaired = deploy(served, "-y", **data)
+    repaired = deploy(served, "-y")
     assert repaired.changed == ["Services | Running: prefill, decode"], repaired.output
-    written = hashlib.sha256(out(served, f"cat {CONFIG}/decode.env").encode() + b"\n").hexdigest()
-    assert json.loads(out(served, "cat /run/sglang-pd/decode/fingerprint.json"))["environment"] == written
+    assert environment_of_decode(served) == (mended, mended)
     assert answers(served)
-    assert deploy(served, "-y", **data).changed == []
-    assert deploy(served, "-y").status == 0
-
-
-@pytest.mark.parametrize("unit", UNITS)
-def test_a_crashed_server_comes_back_by_itself_and_the_service_answers(served: Node, unit: str) -> None:
-    killed = pids(served)[unit]
-    out(served, f"systemctl kill -s KILL {unit}")
-    until(
-        lambda: pids(served)[unit] not in (0, killed) and states(served) == ["active"] * 3,
-        f"{unit} is back",
-        START_LIMIT,
-    )
-    until(lambda: answers(served), "the service answers", 90)
-    assert deploy(served, "-y").changed == []
 
 
 def test_after_a_reboot_everything_comes_up_in_order_without_pyinfra(served: Node) -> None:
@@ -160,22 +169,40 @@ def test_verify_fails_with_question_answer_and_expectation(served: Node) -> None
     assert "no such answer" in ran.stdout + ran.stderr
 
 
-def test_with_decode_stopped_verify_fails_and_the_next_run_mends_it(served: Node) -> None:
+def test_with_decode_stopped_verify_fails_and_an_interrupted_run_is_gone_on_with(served: Node) -> None:
+    """The servers keep starting while nobody looks; the next run waits behind the same gates and restarts nothing."""
     out(served, f"systemctl stop {UNITS[1]}")
     assert not answers(served)
+    interrupted = subprocess.Popen(
+        command_line("-y"), cwd=REPOSITORY, env=environment(served), stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert interrupted.stderr is not None
+    for line in interrupted.stderr:
+        if "decode: starting Python" in line:
+            interrupted.send_signal(signal.SIGINT)
+            break
+    interrupted.communicate()
+    until(lambda: pids(served)[UNITS[0]] != 0, "prefill has stopped and starts again", 90)
+    starting = pids(served)
     mended = deploy(served, "-y")
-    assert mended.changed == ["Services | Running: prefill, decode"], mended.output
+    assert mended.status == 0, mended.output
+    assert pids(served) == starting
     assert answers(served)
 
 
-def test_with_nixl_taken_away_the_service_is_refused(served: Node) -> None:
-    """Servers that cannot move KV never become ready, the router is not started over them, and the run says why."""
-    out(served, f"mv {SITE}/nixl {SITE}/nixl.away && systemctl stop sglang-pd.target")
-    ran = served.run(f"systemctl start {UNITS[1]}")
-    assert ran.returncode != 0
-    assert not answers(served)
-    out(served, f"mv {SITE}/nixl.away {SITE}/nixl")
-    assert provisioned(served).changed
+def test_with_nixl_taken_away_no_answer_is_given_and_none_is_accepted(served: Node) -> None:
+    """A worker that cannot move KV is not made ready; brought back, the next run mends the rest."""
+    away = " && ".join(f"mv {SITE}/{name} {SITE}/{name}.away" for name in ("nixl", "nixl_cu13"))
+    out(served, f"{away} && systemctl stop {UNITS[1]}")
+    try:
+        assert served.run(f"systemctl start {UNITS[1]}").returncode != 0
+        assert "NIXL" in out(served, f"journalctl -u {UNITS[1]} -o cat | grep '^pd-gate: decode: failed' | tail -n 1")
+        assert not answers(served)
+    finally:
+        out(served, f"mv {SITE}/nixl.away {SITE}/nixl && mv {SITE}/nixl_cu13.away {SITE}/nixl_cu13")
+    mended = deploy(served, "-y")
+    assert mended.changed == ["Services | Running: prefill, decode"], mended.output
     assert answers(served)
 
 
@@ -195,24 +222,3 @@ def test_a_user_with_sudo_can_do_it_all(served: Node) -> None:
         assert out(served, f"stat -c '%U:%G %a' {CONFIG}/decode.sh") == "root:sglang 755"
     finally:
         served.run("userdel -r plain; rm /etc/sudoers.d/plain")
-
-
-def test_a_run_that_was_interrupted_while_servers_start_is_gone_on_with(served: Node) -> None:
-    """The servers keep starting; the next run waits behind the same gates and restarts nothing."""
-    out(served, f"systemctl stop {UNITS[0]}")
-    interrupted = subprocess.Popen(
-        command_line("-y"), cwd=REPOSITORY, env=environment(served), stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert interrupted.stderr is not None
-    for line in interrupted.stderr:
-        if "prefill: starting" in line:
-            interrupted.send_signal(signal.SIGINT)
-            break
-    interrupted.communicate()
-    starting = pids(served)
-    assert starting[UNITS[0]] != 0
-    result = deploy(served, "-y")
-    assert result.status == 0, result.output
-    assert pids(served) == starting
-    assert answers(served)
