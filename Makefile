@@ -13,7 +13,7 @@ rehearse: $(SUITE) packages ## bare simulated host to verified answers, twice; K
 	@$(VENV)/bin/python -m tests.node.rehearse
 
 test: $(SUITE) packages ## every test, those on simulated hosts included
-	@$(VENV)/bin/python -m pytest -n 2 --dist loadgroup
+	@$(VENV)/bin/python -m pytest
 
 lint: $(SUITE) shellcheck ## ruff, mypy --strict on tasks/, shellcheck
 	@$(VENV)/bin/ruff check .

@@ -12,8 +12,6 @@ from tests.node.asking import answer, out
 from tests.node.node import Node
 from tests.node.waiting import until
 
-pytestmark = pytest.mark.xdist_group("served")
-
 SINGLE_PORT = 31000
 UNIT = "single-server"
 TRANSFERS = {  # port and counter of each worker that grows by one for every answer whose KV cache moved

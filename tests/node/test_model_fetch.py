@@ -9,15 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import pytest
-
 from tests.bin.test_model import FIRST, REPO, REVISION, Hub, hub
 from tests.node.asking import out
 from tests.node.deploying import INVENTORY, environment
 from tests.node.node import REPOSITORY, Node
 from tests.node.waiting import until
-
-pytestmark = pytest.mark.xdist_group("served")
 
 __all__ = ["hub"]
 

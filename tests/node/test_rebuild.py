@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import subprocess
 
-import pytest
-
 from tests.node.asking import answers, out, states
 from tests.node.deploying import deploy, provisioned
 from tests.node.node import Node
-
-pytestmark = pytest.mark.xdist_group("served")
 
 
 def test_the_two_documented_commands_bring_a_rebuilt_host_back(served: Node) -> None:

@@ -13,7 +13,6 @@ from tests.node.deploying import command_line, deploy, environment
 from tests.node.node import REPOSITORY, Node
 from tests.node.waiting import until
 
-pytestmark = pytest.mark.xdist_group("served")
 START_LIMIT = 300.0  # seconds
 
 
