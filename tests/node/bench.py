@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import statistics
 import subprocess
@@ -19,7 +20,7 @@ from tests.node.deploying import command_line, environment
 from tests.node.node import REPOSITORY, Node
 
 NAME = "bench"
-ROUNDS = 3
+ROUNDS = int(os.environ.get("ROUNDS", "3"))
 OPERATION = re.compile(r"Starting operation: ([A-Za-z]+)(?: \||:)")
 
 # The three processes as a careful engineer would start them by hand: both workers at once, each polled, the router

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -58,3 +59,17 @@ def provisioned(node: Node, **data: object) -> Result:
     result = deploy(node, "-y", **data)
     assert result.status == 0 and result.report, result.output
     return result
+
+
+def broken_off(node: Node, at: str, number: signal.Signals) -> None:
+    """A run that a signal ends as soon as it has said `at`."""
+    process = subprocess.Popen(
+        command_line("-y"), cwd=REPOSITORY, env=environment(node), stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    for line in process.stderr:
+        if at in line:
+            process.send_signal(number)
+            break
+    process.communicate()

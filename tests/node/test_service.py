@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from tests.node.asking import CONFIG, UNITS, answer, answers, out, pids, states
-from tests.node.deploying import command_line, deploy, environment
+from tests.node.deploying import broken_off, command_line, deploy, environment
 from tests.node.node import REPOSITORY, Node
 from tests.node.waiting import until
 
@@ -127,16 +127,7 @@ def test_a_run_that_broke_between_writing_and_restarting_is_repaired_by_the_next
     edited, running = environment_of_decode(served)
     assert edited == running
 
-    broken = subprocess.Popen(
-        command_line("-y"), cwd=REPOSITORY, env=environment(served), stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert broken.stderr is not None
-    for line in broken.stderr:
-        if "Starting operation: Services" in line:
-            broken.send_signal(signal.SIGKILL)
-            break
-    broken.communicate()
+    broken_off(served, "Starting operation: Services", signal.SIGKILL)
     mended, running = environment_of_decode(served)
     assert mended != edited and running == edited, "the file was written, the server not restarted"
 
@@ -172,16 +163,7 @@ def test_with_decode_stopped_verify_fails_and_an_interrupted_run_is_gone_on_with
     """The servers keep starting while nobody looks; the next run waits behind the same gates and restarts nothing."""
     out(served, f"systemctl stop {UNITS[1]}")
     assert not answers(served)
-    interrupted = subprocess.Popen(
-        command_line("-y"), cwd=REPOSITORY, env=environment(served), stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert interrupted.stderr is not None
-    for line in interrupted.stderr:
-        if "decode: starting Python" in line:
-            interrupted.send_signal(signal.SIGINT)
-            break
-    interrupted.communicate()
+    broken_off(served, "decode: starting Python", signal.SIGINT)
     until(lambda: pids(served)[UNITS[0]] != 0, "prefill has stopped and starts again", 90)
     starting = pids(served)
     mended = deploy(served, "-y")
