@@ -164,7 +164,7 @@ def test_with_decode_stopped_verify_fails_and_an_interrupted_run_is_gone_on_with
     out(served, f"systemctl stop {UNITS[1]}")
     assert not answers(served)
     broken_off(served, "decode: starting Python", signal.SIGINT)
-    until(lambda: pids(served)[UNITS[0]] != 0, "prefill has stopped and starts again", 90)
+    until(lambda: states(served)[:2] == ["activating"] * 2, "both have stopped and start again", 90)
     starting = pids(served)
     mended = deploy(served, "-y")
     assert mended.status == 0, mended.output
