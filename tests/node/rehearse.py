@@ -18,11 +18,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from tests.node.deploying import INVENTORY
 from tests.node.node import REPOSITORY, Node
 from tests.node.process import NodeError, command
 
 NODE = "rehearsal"
-INVENTORY = "tests/node/inventory.py"
 VERIFY = "/opt/sglang-pd/bin/pd-verify"
 VERIFY_CONFIG = "/etc/sglang-pd/verify.json"
 NOT_CHECKED = """\
