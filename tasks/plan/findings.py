@@ -1,0 +1,53 @@
+"""What a check says: its id, a level, the line it judged, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+
+class Level(StrEnum):
+    HEALTHY = "healthy"
+    SILENCED = "silenced"  # a warning or error that a setting silences, with its reason
+    WARNING = "warning"
+    INCOMPLETE = "incomplete"  # what the check needs could not be read
+    ERROR = "error"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check's answer on one host."""
+
+    id: str  # "gpu/driver/match": subject, thing, question
+    level: Level
+    line: str  # one line: what was found, with figures and units
+    evidence: tuple[str, ...] = ()  # the lines that were judged, as the host said them
+    advice: str = ""  # what to do, "" where nothing is to be done
+    required: bool = True  # whether an incomplete answer stops the run
+    reason: str = ""  # why it is silenced
+
+    @property
+    def stops(self) -> bool:
+        """Whether a run must end here: an error, or a required answer that could not be had."""
+        return self.level is Level.ERROR or (self.level is Level.INCOMPLETE and self.required)
+
+    @property
+    def sentence(self) -> str:
+        """For a terminal: id, line and advice."""
+        return f"{self.id}: {self.line}" + (f": {self.advice}" if self.advice else "")
+
+    def as_data(self) -> dict[str, Any]:
+        """For the report: plain values only."""
+        return {**asdict(self), "level": str(self.level), "evidence": list(self.evidence)}
+
+
+def silence(findings: Iterable[Finding], reasons: Mapping[str, str]) -> tuple[Finding, ...]:
+    """Findings with those silenced whose id stands in `reasons`; healthy ones stay as they are."""
+    return tuple(
+        replace(finding, level=Level.SILENCED, reason=reasons[finding.id])
+        if finding.id in reasons and finding.level is not Level.HEALTHY
+        else finding
+        for finding in findings
+    )
