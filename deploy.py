@@ -13,7 +13,7 @@ with refusal.in_one_line():
     runtime.build(plan)  # the release, beside the one that serves
     kernels.place(plan)  # its patches: they are part of it
     model.ensure(plan)  # long to fetch: before anything stops
-    topology.check(plan)  # which GPUs and CPUs each server gets
+    topology.prove(plan)  # GPUs and CPUs of each server; copies, all_reduce and KV path measured
     barrier("installed")
     activate.switch(plan)  # checked, then current
     launch.write(plan)  # scripts, environment, units

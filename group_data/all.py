@@ -118,3 +118,14 @@ limit_nofile = 1048576  # open files a server may hold
 # ---- Preflight -------------------------------------------------------------------------------------------------------
 
 minimum_free_disk_gb = None  # GB free where releases and models go; None = computed from release and model
+silenced_checks = {}  # {check id: reason}: its warnings and errors no longer count; the report shows the reason
+
+# ---- Proof: peer copies, all_reduce and the KV path, measured before servers start -----------------------------------
+
+reprove = False  # measure again although servers run: drains them, measures, starts them again
+probe_limit = 180  # seconds for each of the three parts; importing torch from a cold disk takes 30 of them
+# Floors in GB/s, for GPUs only. Published for 8x RTX PRO 6000 over PCIe: copies 36-40 across roots, 53-54 below one.
+peer_minimum_gbps = 30.0  # below it a warning
+kv_minimum_gbps = 20.0  # KV path, one pair at a time; without cuda_ipc 0.3-0.5 were seen, and every status was good
+kv_minimum_share = 0.6  # of the plain copy between the same two GPUs
+kv_together_minimum_gbps = 8.0  # all pairs at once: writes from one PCIe switch to several roots fell from 37 to 2.7

@@ -18,8 +18,7 @@ from tasks.plan.services import read_units, restarts, waiting
 @deploy("Services")
 def bring_up(plan: Plan) -> None:
     runs = {instance.name: plan.paths.run(instance.name) for instance in plan.instances}
-    sections = host.get_fact(Units, units={i.unit: runs[i.name] for i in plan.instances}, target=plan.target)
-    found = read_units(sections, plan.instances, plan.target)
+    found = read_units(host.get_fact(Units, **plan.units), plan.instances, plan.target)
     files = {instance.name: render.instance_files(plan, instance) for instance in plan.instances}
     units = [*(file.unit for file in files.values()), render.target(plan)]
     on_disk = host.get_fact(Paths, paths=[unit.path for unit in units])

@@ -1,14 +1,32 @@
-"""Where each server runs, and what the driver says about the links between its GPUs."""
+"""Where each server runs, and what was measured between its GPUs: a server starts on a proof, not on a matrix."""
 
 from __future__ import annotations
 
+from pyinfra import host
 from pyinfra.api import deploy
 
-from tasks.operations import topology
+from tasks.facts.paths import Paths
+from tasks.facts.units import Units
+from tasks.operations import files, topology
+from tasks.plan import proof
+from tasks.plan.paths import BOOT_ID
 from tasks.plan.playbook import Plan
+from tasks.plan.services import read_units
 
 
 @deploy("Topology")
-def check(plan: Plan) -> None:
+def prove(plan: Plan) -> None:
+    config = proof.config_file(plan)
+    found = host.get_fact(Paths, paths=[config.path, plan.paths.measured, BOOT_ID])
+    units = read_units(host.get_fact(Units, **plan.units), plan.instances, plan.target)
+    serving = [i.unit for i in plan.instances if units.instances[i.name].active not in ("inactive", "failed")]
+
     for worker in plan.workers:
         topology.placed(name=f"Placement of {worker.name}", worker=worker, hardware=plan.hardware)
+    files.file(name=f"File {config.path}", wanted=config, found=found[config.path])
+    topology.proved(
+        name="Peer copies, all_reduce and KV path proved",
+        plan=plan,
+        found=proof.read(plan, found[plan.paths.measured].text, found[BOOT_ID].text or "", bool(serving)),
+        serving=serving,
+    )

@@ -22,6 +22,12 @@ def run_and_log(state: State, host: Host, command: str) -> bool:
     return bool(good)
 
 
+def ask(host: Host, command: str) -> str:
+    """What a command of the running operation prints, "" where it fails."""
+    good, output = host.run_shell_command(StringCommand(command), **_as_operation(host))
+    return "\n".join(output.stdout_lines) if good else ""
+
+
 def follow_gates(state: State, host: Host, instances: tuple[Instance, ...], runs: dict[str, str], limit: int) -> bool:
     """Wait until every unit is active. Logs what each gate waits for; False with its reason when one fails.
 

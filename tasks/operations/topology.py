@@ -1,19 +1,29 @@
-"""Says where each server runs. Measuring the links is another matter: the driver's matrix proves nothing."""
+"""Says where each server runs, and has the links between its GPUs measured: the driver's matrix proves nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import shlex
+from collections.abc import Generator, Sequence
 
 from pyinfra import host, logger
-from pyinfra.api import StringCommand, operation
+from pyinfra.api import FunctionCommand, Host, State, StringCommand, operation
 
+from tasks.operations.following import ask, run_and_log, say
+from tasks.plan import proof
+from tasks.plan.findings import Finding, Level
 from tasks.plan.host import Hardware
 from tasks.plan.instances import Instance
+from tasks.plan.paths import BOOT_ID
+from tasks.plan.playbook import Plan
 from tasks.plan.topology import weak_pairs
+
+Commands = Generator[StringCommand | FunctionCommand, None, None]
+UNIT = "sglang-pd-probe.service"
+COLOURS = {Level.HEALTHY: "green", Level.ERROR: "red"}
 
 
 @operation()
-def placed(worker: Instance, hardware: Hardware) -> Generator[StringCommand, None, None]:
+def placed(worker: Instance, hardware: Hardware) -> Commands:
     """Nothing to change: shows the placement, warns where the driver refuses peer copies inside a TP group."""
     placement = worker.placement
     assert placement is not None
@@ -23,3 +33,63 @@ def placed(worker: Instance, hardware: Hardware) -> Generator[StringCommand, Non
             f"{host.print_prefix}{worker.name}: no peer copies between GPU {a} and {b} (topo -p2p: {status})"
         )
     yield from ()
+
+
+@operation()
+def proved(plan: Plan, found: proof.Proof, serving: Sequence[str]) -> Commands:
+    """A measurement that holds. Measured where there is none, and never beside running servers.
+
+    serving: units that run now; with the setting `reprove` they are drained first and start again afterwards.
+    """
+    if not plan.settings.reprove and (found.holds or serving):
+        for finding in found.findings:
+            if finding.level not in (Level.HEALTHY, Level.SILENCED):
+                logger.warning(f"{host.print_prefix}{finding.sentence}")
+        host.noop("measured, and nothing it depends on has changed" if found.holds else "not measured: servers run")
+        return
+    yield FunctionCommand(measure, [plan, list(serving)], {})
+
+
+def measure(state: State, host: Host, plan: Plan, serving: Sequence[str]) -> bool:
+    """Run pd-probe as the servers are run, and judge what it found. False where servers must not start on it."""
+    if serving:
+        say(host, f"drained for the proof: {', '.join(serving)}")
+        run_and_log(state, host, f"systemctl stop {plan.router.unit}; systemctl stop {' '.join(serving)}")
+    run_and_log(state, host, _probe(plan))
+    kept, boot = (ask(host, f"cat {shlex.quote(path)}") for path in (plan.paths.measured, BOOT_ID))
+    found = proof.read(plan, kept or None, boot.strip(), serving=False)
+    if found.stale:
+        say(host, f"pd-probe left no result ({found.stale}): `journalctl -u {UNIT}` on the host says why", "red")
+    else:
+        for finding in found.findings:
+            _tell(host, finding)
+    if serving and not found.holds:
+        say(host, "the servers start again as they were", "yellow")
+        run_and_log(state, host, f"systemctl start --no-block {' '.join(serving)}")
+    return found.holds
+
+
+def _probe(plan: Plan) -> str:
+    """In a unit of its own with the limits and the user of the servers: nothing of it outlives the unit."""
+    settings, paths = plan.settings, plan.paths
+    properties = {
+        "User": settings.service_user,
+        "WorkingDirectory": paths.state,
+        "LimitMEMLOCK": settings.limit_memlock,
+        "LimitNOFILE": settings.limit_nofile,
+        "RuntimeMaxSec": 3 * settings.probe_limit + 60,
+    }
+    command = ["systemd-run", "--quiet", "--collect", "--wait", "--pipe", f"--unit={UNIT}"]
+    command += [f"--property={name}={value}" for name, value in properties.items()]
+    command += [f"--setenv=HOME={paths.state}", f"{paths.bin}/pd-probe", "--config", paths.probe]
+    command += ["--keep", paths.measured]
+    kept = shlex.quote(paths.measured)
+    # an interrupted run can have left its unit, and a result of before must not pass for this one
+    return f"systemctl stop {UNIT} 2>/dev/null; rm -f {kept}; {shlex.join(command)} >/dev/null"
+
+
+def _tell(host: Host, finding: Finding) -> None:
+    say(host, finding.sentence, COLOURS.get(finding.level, "yellow"))
+    if finding.level not in (Level.HEALTHY, Level.SILENCED):
+        for line in finding.evidence:
+            say(host, f"  {line}")

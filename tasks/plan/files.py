@@ -45,6 +45,11 @@ class Found:
     target: str = ""  # of links
 
     @property
+    def text(self) -> str | None:
+        """Content as text; None where there is no file, or a large one."""
+        return self.content.decode(errors="replace").strip() if self.content is not None else None
+
+    @property
     def digest(self) -> str:
         return hashlib.sha256(self.content).hexdigest() if self.content is not None else self.sha256
 

@@ -38,6 +38,16 @@ class Golden(BaseModel):
     max_tokens: Annotated[int, Field(ge=1)] = 64
 
 
+class KvBuffer(BaseModel):
+    """KV buffers of one kind: what a prefill rank sends of each page, one descriptor a buffer."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    count: Annotated[int, Field(ge=1)]  # buffers of this kind in the whole model
+    page_bytes: Annotated[int, Field(ge=4)]  # bytes of one page of page_size tokens, over all KV heads
+
+
 class ModelProfile(BaseModel):
     """files/models/NAME.yaml."""
 
@@ -54,6 +64,7 @@ class ModelProfile(BaseModel):
     quantization: str | None
     dtype: str | None
     page_size: int | None
+    kv_buffers: Annotated[list[KvBuffer], Field(min_length=1)]
     kv_cache_dtype: str | None
     attention_backend: str | None
     moe_runner_backend: dict[str, str]  # by SGLang version; absent or "auto": the server chooses

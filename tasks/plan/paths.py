@@ -11,6 +11,7 @@ RUN = "/run/sglang-pd"
 UNITS = "/etc/systemd/system"
 SYSCTL = "/etc/sysctl.d/60-sglang-pd.conf"
 TARGET = "sglang-pd.target"
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,16 @@ class Paths:
     @property
     def verify(self) -> str:
         return f"{self.config}/verify.json"
+
+    @property
+    def probe(self) -> str:
+        """What pd-probe is told."""
+        return f"{self.config}/probe.json"
+
+    @property
+    def measured(self) -> str:
+        """What pd-probe measured last, kept across reboots."""
+        return f"{self.state}/probe.json"
 
     @property
     def secret(self) -> str:

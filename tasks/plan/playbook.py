@@ -6,6 +6,7 @@ import json
 import shlex
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from tasks.plan import preflight
 from tasks.plan.files import WantedDirectory, WantedFile
@@ -75,6 +76,14 @@ class Plan:
     @property
     def release_directory(self) -> str:
         return f"{self.paths.releases}/{self.release.id}"
+
+    @property
+    def units(self) -> dict[str, Any]:
+        """What the fact Units is asked."""
+        return {
+            "units": {instance.unit: self.paths.run(instance.name) for instance in self.instances},
+            "target": self.target,
+        }
 
     @property
     def packages(self) -> tuple[str, ...]:

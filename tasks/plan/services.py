@@ -121,6 +121,9 @@ def restarts(
     if cause and settings.restart_scope == "pair":
         for name in workers:
             reasons.setdefault(name, f"restarts with {cause}: a half-replaced pair can stall")
+    if settings.reprove:
+        for instance in instances:
+            reasons.setdefault(instance.name, "starts again, it was drained for the proof")
     return reasons
 
 

@@ -118,7 +118,25 @@ class Settings(BaseModel):
 
     minimum_free_disk_gb: Annotated[float, Field(ge=0)] | None
 
-    @field_validator("minimum_free_disk_gb", "prefill_mem_fraction", "decode_mem_fraction", mode="before")
+    silenced_checks: dict[str, Annotated[str, Field(min_length=1)]]
+
+    reprove: bool
+    probe_limit: Annotated[int, Field(ge=10)]
+    peer_minimum_gbps: Annotated[float, Field(ge=0)]
+    kv_minimum_gbps: Annotated[float, Field(ge=0)]
+    kv_minimum_share: Annotated[float, Field(ge=0, le=1)]
+    kv_together_minimum_gbps: Annotated[float, Field(ge=0)]
+
+    @field_validator(
+        "minimum_free_disk_gb",
+        "prefill_mem_fraction",
+        "decode_mem_fraction",
+        "peer_minimum_gbps",
+        "kv_minimum_gbps",
+        "kv_minimum_share",
+        "kv_together_minimum_gbps",
+        mode="before",
+    )
     @classmethod
     def _whole_numbers_are_numbers(cls, value: object) -> object:
         return float(value) if isinstance(value, int) and not isinstance(value, bool) else value

@@ -101,6 +101,7 @@ def profile(**changes: object) -> ModelProfile:
         "quantization": None,
         "dtype": None,
         "page_size": 256,
+        "kv_buffers": [{"name": "KV", "count": 43, "page_bytes": 149760}],
         "kv_cache_dtype": "fp8_e4m3",
         "attention_backend": "dsv4",
         "moe_runner_backend": {"9.9": "triton"},
