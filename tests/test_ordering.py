@@ -1,5 +1,7 @@
 """Who starts when, on hosts that pyinfra's @fake connector plays: its answers are scripted, nothing else is."""
 
+import base64
+import json
 import os
 import pty
 import re
@@ -10,10 +12,18 @@ import pytest
 
 from tasks import catalogue, render
 from tasks.plan.host import Answer
-from tasks.plan.paths import SYSCTL
+from tasks.plan.paths import BOOT_ID, SYSCTL
 from tasks.plan.playbook import Plan
 from tests.conftest import Checkout
-from tests.plan.builders import TWO_SOCKETS, catalogue_plan, hardware, hardware_sections, system_sections
+from tests.plan.builders import (
+    BOOT,
+    TWO_SOCKETS,
+    catalogue_plan,
+    hardware,
+    hardware_sections,
+    measured,
+    system_sections,
+)
 
 SETTINGS: dict[str, object] = {
     "release": "sglang-0.5.20-cpu",
@@ -50,7 +60,7 @@ def every_path(plan: Plan) -> Iterable[str]:
         plan.uv_lock.path,
         plan.build_spec.path,
     )
-    yield plan.verify_config.path
+    yield from (plan.verify_config.path, plan.paths.probe, plan.paths.measured)
     yield from (directory.path for directory in plan.directories)
     yield from (file.path for file in plan.lock_files)
     yield from (f"{plan.paths.bin}/{name}" for name in catalogue.tools())
@@ -79,10 +89,15 @@ def bare_host(changes: Mapping[str, object] | None = None) -> dict[str, object]:
         HARDWARE: printed(hardware_sections(TWO_SOCKETS)),
         LISTENERS: printed({"listeners": Answer(0, ""), "owners": Answer(0, "")}),
         " ".join(FIRST_PATHS): [f"{path}\tabsent\t\t\t\t" for path in FIRST_PATHS],
-        PATHS: [f"{path}\tabsent\t\t\t\t" for path in every_path(PLAN)],
+        PATHS: [
+            *(f"{path}\tabsent\t\t\t\t" for path in every_path(PLAN)),
+            f"{BOOT_ID}\tfile\t444\troot\troot\t{base64.b64encode(BOOT.encode()).decode()}",
+        ],
         UNITS: printed(units),
         BINDINGS: printed(bound),
         ANSWERS: '{"ok": true, "answers": []}',
+        f"cat {PLAN.paths.measured}": json.dumps(measured(PLAN)),
+        f"cat {BOOT_ID}": BOOT,
         GATE_OF_THE_ROUTER: "active running {}",
         GATES: "active running {}\nactive running {}",
     }

@@ -62,7 +62,8 @@ def measure(state: State, host: Host, plan: Plan, serving: Sequence[str]) -> boo
         say(host, f"pd-probe left no result ({found.stale}): `journalctl -u {UNIT}` on the host says why", "red")
     else:
         for finding in found.findings:
-            _tell(host, finding)
+            if finding.level is not Level.HEALTHY or not finding.id.endswith(("/run", "/state")):
+                _tell(host, finding)
     if serving and not found.holds:
         say(host, "the servers start again as they were", "yellow")
         run_and_log(state, host, f"systemctl start --no-block {' '.join(serving)}")

@@ -231,7 +231,10 @@ def _kv_path(part: Mapping[str, Any] | None, plan: Plan, on_gpu: bool) -> tuple[
             advice="do not serve on this host: answers would be wrong while every health check is green",
         )
         if wrong
-        else Finding("proof/kv/bytes", Level.HEALTHY, f"{len(pairs)} pairs, every byte right"),
+        else Finding(
+            "proof/kv/bytes", Level.HEALTHY, f"{len(pairs)} {'pair' if len(pairs) == 1 else 'pairs'}, every byte right, "
+            f"{min(_gbps(pair['alone']) for pair in pairs):.3g} GB/s or more",
+        ),
     ]  # fmt: skip
     if not on_gpu:
         return tuple(found)

@@ -7,10 +7,11 @@ import runpy
 from collections.abc import Iterable, Mapping
 from inspect import ismodule
 from pathlib import Path
+from typing import Any
 
 from tasks import catalogue
 from tasks.plan import host as reading
-from tasks.plan import instances, placement, rules
+from tasks.plan import instances, placement, probe, proof, rules
 from tasks.plan import settings as settings_module
 from tasks.plan.host import Answer, Hardware, System
 from tasks.plan.instances import Instance
@@ -264,3 +265,64 @@ def catalogue_plan(data: Mapping[str, object], found: Hardware, api_key: str | N
 def options(instance: Instance) -> dict[str, str]:
     """Option -> its values, of an instance's arguments."""
     return {line[0]: " ".join(line[1:]) for line in instance.arguments}
+
+
+# ---- what pd-probe measures
+
+BOOT = "11111111-2222-3333-4444-555555555555"
+
+
+def measured(planned: Plan, boot: str = BOOT, gbps: float = 40.0) -> dict[str, Any]:
+    """A measurement of a host on which everything is as it should be, as pd-probe keeps it."""
+    asked = probe.configuration(planned)
+    device = asked["device"]
+
+    def shape(size: int, count: int) -> dict[str, Any]:
+        seconds = max(size * count / (gbps * 1e9), count * 2.7e-6)
+        return {
+            "descriptor_bytes": size, "descriptors": count, "gbps": round(size * count / seconds / 1e9, 4),
+            "us_per_descriptor": round(seconds / count * 1e6, 3), "same_bytes": True,
+        }  # fmt: skip
+
+    shapes = [shape(each["bytes"], each["count"]) for each in asked["shapes"]]
+    gpus = asked["peer"]["gpus"]
+    groups = [
+        {
+            "instance": each["name"], "gpus": each["gpus"], "control": None, "reason": "",
+            "outcome": "right" if len(each["gpus"]) > 1 else "single", "bus_gbps": 22.0, "us_small": 31.0,
+        }
+        for each in asked["instances"]
+    ]  # fmt: skip
+    lane = f"intra-node cfg#2 rma_am(tcp/lo) am(tcp/lo cma/memory{' cuda_ipc/cuda' if device == 'cuda' else ''})"
+    return {
+        "format": 1,
+        "started": "2026-11-30T04:50:00Z",
+        "seconds": 30.0,
+        "device": device,
+        "depends": {
+            "driver": asked["driver"],
+            "release": asked["release"],
+            "gpus": sorted(uuid for each in asked["instances"] for uuid in each["uuids"]),
+            "boot": boot,
+            "settings": proof.config_file(planned).sha256,
+        },
+        "parts": {
+            "peer": {
+                "status": "done", "exit": 0, "reason": "", "seconds": 3.0,
+                "pairs": [
+                    {"from": a, "to": b, "bytes": 1 << 28, "gbps": gbps, "same_bytes": True, "peer_access": True}
+                    for a in gpus for b in gpus if a != b
+                ],
+            },
+            "all_reduce": {"status": "done", "exit": 0, "reason": "", "seconds": 5.0, "groups": groups},
+            "kv_path": {
+                "status": "done", "exit": 0, "reason": "", "seconds": 9.0, "backend": "UCX",
+                "parameters": {"prefill": {"num_threads": "8"}, "decode": {}},
+                "pairs": [
+                    {**pair, "lane": lane, "cuda_ipc": device == "cuda", "plain_gbps": gbps, "connect_s": 0.1,
+                     "alone": [dict(s) for s in shapes], "together": [dict(s) for s in shapes]}
+                    for pair in asked["pairs"]
+                ],
+            },
+        },
+    }  # fmt: skip
