@@ -232,7 +232,8 @@ def _kv_path(part: Mapping[str, Any] | None, plan: Plan, on_gpu: bool) -> tuple[
         )
         if wrong
         else Finding(
-            "proof/kv/bytes", Level.HEALTHY, f"{len(pairs)} {'pair' if len(pairs) == 1 else 'pairs'}, every byte right, "
+            "proof/kv/bytes", Level.HEALTHY,
+            f"every byte right, {len(pairs)} {'pair' if len(pairs) == 1 else 'pairs'}, "
             f"{min(_gbps(pair['alone']) for pair in pairs):.3g} GB/s or more",
         ),
     ]  # fmt: skip
