@@ -58,7 +58,7 @@ def test_a_proof_that_fails_brings_back_what_served_and_a_good_one_follows(serve
     assert failed.status != 0
     assert "proof/kv/run: KV path: failed, exit 30" in failed.output
     assert "the servers start again as they were" in failed.output
-    until(lambda: states(served) == ["active"] * 3, LIMIT, "the servers are back")
+    until(lambda: states(served) == ["active"] * 3, "the servers are back", LIMIT)
     assert not set(pids(served).values()) & set(before.values()), "they were drained for it"
     assert out(served, f"cat {CONFIG}/decode.env").count("UCX_TLS") == 0, "nothing of the failed run is served"
     assert "UCX" not in out(served, f"systemctl show -p Environment {UNITS[1]}")
