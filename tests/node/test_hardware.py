@@ -13,6 +13,13 @@ QUERY = [
     "--query-gpu=index,uuid,pci.bus_id,name,compute_cap,driver_version,memory.total,persistence_mode,mig.mode.current",
     "--format=csv,noheader,nounits",
 ]
+HEALTH = [
+    "--query-gpu=index,utilization.gpu,memory.used,pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current,"
+    "pcie.link.width.max,ecc.mode.current,ecc.errors.uncorrected.volatile.sram,ecc.errors.uncorrected.volatile.dram,"
+    "ecc.errors.uncorrected.aggregate.sram,ecc.errors.corrected.volatile.sram,ecc.errors.corrected.volatile.dram",
+    "--format=csv,noheader,nounits",
+]
+ROWS = ["--query-remapped-rows=gpu_uuid,remapped_rows.pending,remapped_rows.failure", "--format=csv,noheader,nounits"]
 WITH_DRIVER = [name for name in hardware.names() if name not in {"driver-mismatch", "no-nvidia"}]
 
 
@@ -52,11 +59,16 @@ def test_every_answer_about_gpus_names_the_same(recorded: Path) -> None:
     bus_ids = [gpu[2].lower().removeprefix("0000") for gpu in found]
     folder = recorded / "files/proc/driver/nvidia/gpus"
     assert sorted(path.name for path in folder.iterdir()) == sorted(bus_ids)
-    assert sorted(path.name for path in (recorded / "files/sys/bus/pci/devices").iterdir()) == sorted(bus_ids)
+    on_bus = sorted(path.name for path in (recorded / "files/sys/bus/pci/devices").iterdir())
+    assert [bus_id for bus_id in on_bus if bus_id in bus_ids] == sorted(bus_ids)
     for gpu, bus_id in zip(found, bus_ids, strict=True):
         assert gpu[1] in (folder / bus_id / "information").read_text()
         assert gpu[2] in answer(recorded, "nvidia-smi")
-    assert len(re.findall(r"3D controller: NVIDIA", answer(recorded, "lspci", "-vv"))) == len(found)
+    assert len(re.findall(r"3D controller: NVIDIA", answer(recorded, "lspci", "-vv"))) == len(on_bus)
+    of_health = csv.reader(answer(recorded, "nvidia-smi", *HEALTH).splitlines(), skipinitialspace=True)
+    assert [line[0] for line in of_health] == [gpu[0] for gpu in found]
+    rows = csv.reader(answer(recorded, "nvidia-smi", *ROWS).splitlines(), skipinitialspace=True)
+    assert [line[0] for line in rows] == [gpu[1] for gpu in found]
     assert len(answer(recorded, "nvidia-smi", "topo", "-p2p", "rw").split("Legend")[0].strip().splitlines()) - 1 == len(
         found
     )
@@ -68,6 +80,7 @@ def test_driver_version_is_the_same_everywhere(recorded: Path) -> None:
     version = versions.pop()
     assert f"x86_64  {version}  Release" in (recorded / "files/proc/driver/nvidia/version").read_text()
     assert f"Driver Version: {version} " in answer(recorded, "nvidia-smi")
+    assert f"x86_64  {version}  Release" in answer(recorded, "dmesg")
     for information in (recorded / "files/proc/driver/nvidia/gpus").glob("*/information"):
         assert f"GPU Firmware: \t {version}\n" in information.read_text()
 
@@ -111,6 +124,9 @@ def test_numa_nodes_are_the_same_everywhere(recorded: Path) -> None:
         assert re.search(rf"NUMA node{node} CPU\(s\): +{re.escape(shown)}\n", answer(recorded, "lscpu"))
         every |= cpus
     assert f'"CPU(s):", "data": "{len(every)}"' in json.dumps(table)
+    status = (recorded / "files/proc/1/status").read_text()
+    assert expand(re.findall(r"^Cpus_allowed_list:\t(.*)$", status, re.MULTILINE)[0]) == every
+    assert expand(re.findall(r"^Mems_allowed_list:\t(.*)$", status, re.MULTILINE)[0]) == nodes
 
 
 def test_what_the_variants_are_for(tmp_path: Path) -> None:
@@ -123,6 +139,15 @@ def test_what_the_variants_are_for(tmp_path: Path) -> None:
     assert len(gpus(made["two-gpus"])) == 2
     assert [row[10] for row in topology_rows(made["rtx-pro-6000-x8"])] == ["0"] * 4 + ["1"] * 4
     assert [row[10] for row in topology_rows(made["spans"])] == ["0"] * 3 + ["1"] * 5
+    assert [row[10] for row in topology_rows(made["nps4"])] == ["1", "1", "3", "3", "4", "4", "6", "6"]
+    assert len(list((made["nps4"] / "files/sys/devices/system/node").glob("node[0-9]*"))) == 8
+    assert [row[10] for row in topology_rows(made["uneven-6-2"])] == ["0"] * 6 + ["1"] * 2
+    assert len(gpus(made["one-gpu-hidden"])) == 7
+    assert len(list((made["one-gpu-hidden"] / "files/sys/bus/pci/devices").iterdir())) == 8
+    assert "OK" not in answer(made["p2p-all-cns"], "nvidia-smi", "topo", "-p2p", "rw").split("Legend")[0]
+    assert [line.split(", ")[3] for line in answer(made["idle-gen1"], "nvidia-smi", *HEALTH).splitlines()] == list(
+        "15111111"
+    )
     assert not (made["no-nvidia"] / "commands/nvidia-smi").exists()
     assert not (made["no-nvidia"] / "files/proc/driver/nvidia").exists()
     assert answer(made["driver-mismatch"], "nvidia-smi", "*").startswith("Failed to initialize NVML")
@@ -131,4 +156,4 @@ def test_what_the_variants_are_for(tmp_path: Path) -> None:
 def test_shims_stand_for_the_recorded_tools_only(tmp_path: Path) -> None:
     hardware.write("no-nvidia", tmp_path)
     shims = sorted(path.name for path in (tmp_path / hardware.EARLY_ON_PATH).iterdir())
-    assert shims == ["lscpu", "lspci", "numactl"]
+    assert shims == ["dmesg", "lscpu", "lspci", "modinfo", "numactl"]
