@@ -117,7 +117,21 @@ limit_nofile = 1048576  # open files a server may hold
 
 # ---- Preflight -------------------------------------------------------------------------------------------------------
 
+# Thresholds of the checks that docs/refusals.md lists.
+
 minimum_free_disk_gb = None  # GB free where releases and models go; None = computed from release and model
+# GB of host memory free for each GPU of a server, on its NUMA node: CUDA context, imports and pinned buffers of one
+# rank, doubled. A rule of thumb of this playbook, not measured.
+minimum_memory_gb_per_gpu = 8.0
+minimum_cpus_per_gpu = 2  # CPUs of a NUMA node per GPU: SGLang runs a busy scheduler for each, helpers beside it
+minimum_shm_gb = 1.0  # GB of /dev/shm: NCCL user guide, sharing data (--shm-size=1g)
+gpu_load_percent = 20  # % utilisation from which a card's PCIe speed is judged: healthy idle cards show Gen1 (rtx6kpro)
+gpu_idle_memory_mib = 1024  # MiB that a GPU without a server may hold: idle cards show 0, a killed server's held 40 GiB
+maximum_corrected_sram_errors = 10_000  # since the driver was loaded; Azure HPC health checks
+maximum_corrected_dram_errors = 20_000_000  # likewise
+# Xids of this boot that stop a run: Azure HPC health checks' list; 8, 154 and 175 from public reports.
+failing_xids = [8, 48, 56, 57, 58, 62, 63, 64, 65, 68, 69, 73, 74, 79, 80, 81, 92, 119, 120, 154, 175]
+maximum_clock_skew_s = 60  # seconds between the host's clock and this machine's, above it a warning
 silenced_checks = {}  # {check id: reason}: its warnings and errors no longer count; the report shows the reason
 
 # ---- Proof: peer copies, all_reduce and the KV path, measured before servers start -----------------------------------

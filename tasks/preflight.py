@@ -3,65 +3,122 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from pyinfra import host, logger
 
 from tasks import catalogue
-from tasks.facts.hardware import Hardware
+from tasks.facts.hardware import Hardware as HardwareFact
 from tasks.facts.listeners import Listeners
-from tasks.facts.paths import Paths as PathsFact
-from tasks.facts.system import System
+from tasks.facts.planned import Planned
+from tasks.facts.system import System as SystemFact
+from tasks.plan import checks, instances, placement, python, rules, settings
 from tasks.plan import host as reading
-from tasks.plan import instances, placement, preflight, rules, settings
 from tasks.plan.errors import PlanError
+from tasks.plan.findings import Finding, Level, Refused, error
+from tasks.plan.host import Answer, Hardware, System
 from tasks.plan.paths import Paths
-from tasks.plan.playbook import KERNEL_SETTINGS, Plan, debian_packages
+from tasks.plan.playbook import KERNEL_LIMITS, KERNEL_SETTINGS, Plan, debian_packages
+from tasks.plan.settings import Settings
+
+
+@dataclass
+class Admission:
+    """What is known about a host so far. It is there after a refusal too."""
+
+    settings: Settings | None = None
+    system: System | None = None
+    hardware: Hardware | None = None
+    plan: Plan | None = None
+    findings: tuple[Finding, ...] = ()
+
+    def add(self, *found: Finding) -> None:
+        """Keep findings. Raises Refused where one of them ends the run."""
+        self.findings += found
+        stopping = [finding for finding in found if finding.stops]
+        if stopping:
+            raise Refused(*stopping)
+
+
+ADMISSIONS: dict[str, Admission] = {}  # by host name
 
 
 def admit() -> Plan:
-    """The plan for this host. Raises PlanError, one line a fault, where it does not fit."""
-    wanted = settings.load(host.data.dict())
+    """The plan for this host, its findings in it. Raises PlanError, one line a fault, where it does not fit."""
+    admission = ADMISSIONS[host.name] = Admission()
+    try:
+        return _admitted(admission)
+    finally:
+        for finding in admission.findings:
+            if finding.level in (Level.WARNING, Level.INCOMPLETE) and finding.advice and not finding.stops:
+                logger.warning(f"{host.print_prefix}{finding.sentence}")
+
+
+def _admitted(admission: Admission) -> Plan:
+    wanted = admission.settings = settings.load(host.data.dict())
     manifest = catalogue.manifest(wanted.release)
     profile = catalogue.profile(wanted.model)
     rules.check(wanted, manifest, catalogue.accepted_arguments(manifest), profile)
     api_key = _api_key(wanted.router_api_key_env)
     paths = Paths.of(wanted, profile)
 
-    system = reading.read_system(
-        host.get_fact(
-            System,
-            user=wanted.service_user,
-            paths=[paths.root, paths.state],
-            sysctls=list(KERNEL_SETTINGS),
-            packages=debian_packages(manifest, manifest.python),
-        )
+    now = time.time()
+    answers: Mapping[str, Answer] = host.get_fact(
+        SystemFact,
+        user=wanted.service_user,
+        paths=[paths.root, paths.state],
+        sysctls=[*KERNEL_SETTINGS, *KERNEL_LIMITS],
+        packages=debian_packages(manifest, manifest.python),
     )
-    faults = preflight.system(system, manifest, wanted)
-    if faults:
-        raise PlanError(*faults)
-    hardware = reading.read_hardware(host.get_fact(Hardware))
-    listeners = reading.read_listeners(host.get_fact(Listeners))
+    with _told_as("host/system/readable", admission):
+        system = admission.system = reading.read_system(answers)
+    found = checks.Found(wanted, manifest, system, answers, now)
+    admission.add(*checks.judged(found, "system"))
 
-    release = catalogue.release(manifest, preflight.python(system, manifest, wanted), wanted.torch_wheel)
-    served = instances.workers(wanted, release, profile, placement.place(wanted, hardware), paths)
+    of_cards: Mapping[str, Answer] = host.get_fact(HardwareFact)
+    of_ports: Mapping[str, Answer] = host.get_fact(Listeners)
+    answers = {**answers, **of_cards, **of_ports}
+    with _told_as("gpu/driver/answers", admission):
+        hardware = admission.hardware = reading.read_hardware(answers)
+    found = replace(found, answers=answers, hardware=hardware)
+    of_hardware = checks.judged(found, "hardware")
+
+    release = catalogue.release(manifest, python.choose(system, manifest, wanted), wanted.torch_wheel)
+    try:
+        placed = placement.place(wanted, hardware)
+    except PlanError as fault:
+        admission.add(*of_hardware, *(error("gpu/placement/possible", line) for line in fault.lines))
+        raise
+    served = instances.workers(wanted, release, profile, placed, paths)
     every = (*served, instances.router(wanted, served, paths))
     plan = Plan(wanted, release, profile, paths, system, hardware, every, catalogue.uv_lock(), api_key)
+    admission.plan = plan
 
-    release_file, model_file = f"{plan.release_directory}/release.json", f"{paths.model}/config.json"
-    there = host.get_fact(PathsFact, paths=[release_file, model_file])
-    built, model = (there[path].kind == "file" for path in (release_file, model_file))
-    needs = {path: gb for path, gb in plan.disk_needs.items() if not (built if path == paths.root else model)}
-    faults = [
-        *preflight.hardware(hardware, manifest),
-        *preflight.ports(plan.instances, listeners),
-        *preflight.disk(needs, system, wanted),
-        *preflight.model(plan, model),
-    ]
-    if faults:
-        raise PlanError(*faults)
-    for line in rules.cautions(wanted, manifest):
-        logger.warning(f"{host.print_prefix}{line}")
-    return plan
+    of_plan: Mapping[str, Answer] = host.get_fact(
+        Planned,
+        release_file=plan.release_file,
+        model_file=plan.model_file,
+        site_packages=plan.site_packages,
+        bindings=plan.bindings,
+    )
+    found = replace(found, answers={**answers, **of_plan}, plan=plan)
+    admission.add(*of_hardware, *checks.judged(found, "plan"))
+    admission.plan = replace(plan, findings=admission.findings)
+    return admission.plan
+
+
+@contextmanager
+def _told_as(check: str, admission: Admission) -> Iterator[None]:
+    """What cannot be read becomes a finding: of this check, where the fault does not name its own."""
+    try:
+        yield
+    except Refused as fault:
+        admission.add(*fault.findings)
+    except PlanError as fault:
+        admission.add(*(error(check, line) for line in fault.lines))
 
 
 def _api_key(variable: str | None) -> str | None:

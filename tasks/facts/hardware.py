@@ -1,28 +1,73 @@
-"""GPUs, NUMA nodes, and the driver's matrices."""
+"""GPUs and their health, NUMA nodes, the driver and its matrices, what stands between the cards."""
 
 from __future__ import annotations
 
 from tasks.facts.sections import PRELUDE, Sections
-from tasks.plan.host import GPU_COLUMNS
+from tasks.plan.host import GPU_COLUMNS, HEALTH_COLUMNS
 
-_SCRIPT = rf"""
-nodes() {{ for n in /sys/devices/system/node/node[0-9]*; do [ -e "$n/cpulist" ] || continue
-  echo "${{n##*/node}} $(cat "$n/cpulist")"; done; }}
-pci() {{ for d in /sys/bus/pci/devices/*; do [ "$(cat "$d/vendor" 2>/dev/null)" = 0x10de ] || continue
-  echo "${{d##*/}} $(cat "$d/numa_node" 2>/dev/null || echo -1)"; done; }}
-smi() {{ command -v nvidia-smi >/dev/null || return 127; timeout 30 nvidia-smi "$@"; }}
-driver() {{ cat /proc/driver/nvidia/version 2>/dev/null; true; }}
+# A driver that hangs is asked once: every further question to it counts as timed out too.
+_SCRIPT = r"""
+smi() { [ -z "${hung-}" ] || return 124
+  command -v nvidia-smi >/dev/null || return 127
+  limit 30 nvidia-smi "$@"; _s=$?
+  case $_s in 124 | 137) hung=1 ;; esac
+  return $_s; }
+nodes() { for n in /sys/devices/system/node/node[0-9]*; do [ -e "$n/cpulist" ] || continue
+  echo "${n##*/node} $(cat "$n/cpulist")"; done; }
+nodememory() { cat /sys/devices/system/node/node[0-9]*/meminfo | grep -E ' (MemTotal|MemFree|FilePages):'; }
+cards() { for d in /sys/bus/pci/devices/*; do [ "$(cat "$d/vendor" 2>/dev/null)" = 0x10de ] || continue
+  echo "${d##*/} $(cat "$d/$1" 2>/dev/null || echo "$2")"; done; }
+driver() { cat /proc/driver/nvidia/version 2>/dev/null; true; }
+licence() { command -v modinfo >/dev/null || return 127; limit 20 modinfo -F license nvidia; }
+apps() { _apps=$(smi --query-compute-apps=pid,gpu_uuid,used_memory --format=csv,noheader,nounits); _s=$?
+  case $_s in 124 | 137) hung=1 ;; esac
+  printf '%s\n' "$_apps"; return $_s; }
+holders() { printf '%s\n' "$_apps" | cut -d, -f1 | grep -x '[0-9]*' | sort -un | while read -r p; do owner "$p"; done; }
+kernel() { _log=$(limit 20 journalctl -k -b -q -o short-monotonic --no-pager 2>/dev/null)
+  if [ -z "$_log" ]; then
+    _log=$(limit 20 dmesg 2>&1); _s=$?
+    [ $_s = 0 ] || { printf '%s\n' "$_log"; return $_s; }
+  fi
+  printf '%s lines, the first: %s\n' "$(printf '%s' "$_log" | grep -c '')" "$(printf '%s\n' "$_log" | head -n 1)"
+  printf '%s\n' "$_log" | grep -E 'NVRM: (Xid|.*RmInitAdapter failed|.*fallen off the bus)'; true; }
+acs() { command -v lspci >/dev/null || return 127
+  _pci=$(limit 30 lspci -vv 2>/dev/null); _s=$?
+  printf '%s\n' "$_pci" | grep -E '^[0-9a-f]+:|ACSCtl:'; return $_s; }
+iommu() { echo "cmdline $(cat /proc/cmdline)"
+  for u in /sys/class/iommu/*; do [ -e "$u" ] && echo "unit ${u##*/}"; done
+  for d in /sys/bus/pci/devices/*; do [ "$(cat "$d/vendor" 2>/dev/null)" = 0x10de ] && [ -e "$d/iommu_group/type" ] &&
+    echo "group ${d##*/} $(cat "$d/iommu_group/type")"; done; true; }
 section driver driver
 section nodes nodes
-section pci pci
-section gpus smi --query-gpu={GPU_COLUMNS} --format=csv,noheader,nounits
+section nodememory nodememory
+section pci cards numa_node -1
+section controllers cards class unknown
+section licence licence
+section iommu iommu
+section acs acs
+section kernel kernel
+section shm df -Pk /dev/shm
+section pid1 grep -E '^(CapEff|Cpus_allowed_list|Mems_allowed_list):' /proc/1/status
+section limits grep -E '^Max (locked memory|open files)' /proc/1/limits
+section memory grep -E '^Mem(Total|Available):' /proc/meminfo
+"""
+
+_MATRICES = """
 section topo smi topo -m
 section p2p smi topo -p2p rw
+section apps apps
+section holders holders
 """
 
 
 class Hardware(Sections):
-    """Sections for tasks.plan.host.read_hardware."""
+    """Sections for tasks.plan.host.read_hardware and for the checks."""
 
     def command(self) -> str:
-        return PRELUDE + _SCRIPT
+        asked = {
+            "gpus": f"--query-gpu={GPU_COLUMNS}",
+            "health": f"--query-gpu={HEALTH_COLUMNS}",
+            "rows": "--query-remapped-rows=gpu_uuid,remapped_rows.pending,remapped_rows.failure",
+        }
+        queries = [f"section {name} smi {query} --format=csv,noheader,nounits" for name, query in asked.items()]
+        return "\n".join([PRELUDE, _SCRIPT, *queries, _MATRICES])

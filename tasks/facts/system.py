@@ -14,6 +14,15 @@ sysctls() { for k in "$@"; do f=/proc/sys/$(echo "$k" | tr . /)
   if [ -e "$f" ]; then echo "$k=$(cat "$f")"; else echo "$k"; fi; done; }
 packages() { dpkg-query -W -f '${db:Status-Status} ${Package}\n' "$@" 2>/dev/null |
   awk '$1 == "installed" {print $2}'; }
+own() { for f in /sys/fs/cgroup/*/sglang-pd-*.service/memory.numa_stat; do [ -e "$f" ] || continue
+  u=${f%/*}; echo "${u##*/} $(grep '^anon ' "$f")"; done; }
+clock() { date +%s; command -v timedatectl >/dev/null || return 127
+  limit 10 timedatectl show -p NTPSynchronized --value; }
+upgrades() { command -v apt-config >/dev/null || return 127
+  limit 10 apt-config dump APT::Periodic::Unattended-Upgrade || return
+  limit 10 apt-config dump Unattended-Upgrade::Package-Blacklist || return
+  dpkg-query -W -f 'package ${db:Status-Abbrev} ${Package}\n' apt unattended-upgrades '*nvidia*' 'cuda-drivers*' \
+    2>/dev/null; true; }
 quiet() { "$@" 2>/dev/null; true; }
 section uid id -u
 section os cat /etc/os-release
@@ -22,6 +31,9 @@ section glibc getconf GNU_LIBC_VERSION
 section init cat /proc/1/comm
 section pythons pythons
 section cpus cat /sys/devices/system/cpu/online
+section own own
+section clock clock
+section upgrades upgrades
 """
 
 

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from tasks.plan.errors import PlanError
+
 
 class Level(StrEnum):
     HEALTHY = "healthy"
@@ -51,3 +53,16 @@ def silence(findings: Iterable[Finding], reasons: Mapping[str, str]) -> tuple[Fi
         else finding
         for finding in findings
     )
+
+
+class Refused(PlanError):
+    """A host that ends here. `findings` say why; their sentences are the lines."""
+
+    def __init__(self, *findings: Finding) -> None:
+        super().__init__(*(finding.sentence for finding in findings))
+        self.findings = findings
+
+
+def error(id: str, line: str, advice: str = "", *evidence: str) -> Finding:
+    """A finding that stops the run."""
+    return Finding(id, Level.ERROR, line, evidence, advice)

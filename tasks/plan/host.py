@@ -8,9 +8,16 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tasks.plan.errors import PlanError
+from tasks.plan.findings import Refused, error
 from tasks.plan.topology import P2PMatrix, TopologyError, TopoMatrix, number_list, parse_p2p_matrix, parse_topo_matrix
 
 GPU_COLUMNS = "index,uuid,pci.bus_id,name,compute_cap,driver_version,memory.total,persistence_mode,mig.mode.current"
+# Asked apart from the list: a driver that does not know one of these still lists its GPUs.
+HEALTH_COLUMNS = (
+    "index,utilization.gpu,memory.used,pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current,"
+    "pcie.link.width.max,ecc.mode.current,ecc.errors.uncorrected.volatile.sram,ecc.errors.uncorrected.volatile.dram,"
+    "ecc.errors.uncorrected.aggregate.sram,ecc.errors.corrected.volatile.sram,ecc.errors.corrected.volatile.dram"
+)
 # Distribution -> the Python it carries that a release can serve.
 PYTHON_OF = {
     ("debian", "12"): "3.11",
@@ -20,6 +27,7 @@ PYTHON_OF = {
 
 
 ENDED = "a process that has ended"
+MISMATCH = "Driver/library version mismatch"
 T = TypeVar("T")
 
 
@@ -92,7 +100,7 @@ class System:
 class Hardware:
     gpus: tuple[Gpu, ...]
     nodes: tuple[NumaNode, ...]
-    topo: TopoMatrix | None  # None where the host has one GPU only and says nothing
+    topo: TopoMatrix | None  # None where it cannot be read; the check gpu/topology/matrix says why
     p2p: P2PMatrix | None
     driver: str | None  # of the loaded kernel module
 
@@ -126,7 +134,7 @@ def read_system(sections: Mapping[str, Answer]) -> System:
 
 
 def read_hardware(sections: Mapping[str, Answer]) -> Hardware:
-    """From the sections of the fact Hardware. Raises PlanError with the driver's own words where it fails."""
+    """From the sections of the fact Hardware. Raises Refused with the driver's own words where it lists no GPUs."""
     nodes = _parsed(
         sections, "nodes", lambda text: tuple(NumaNode(int(n), number_list(cpus)) for n, _, cpus in _rows(text))
     )
@@ -134,20 +142,44 @@ def read_hardware(sections: Mapping[str, Answer]) -> Hardware:
     loaded = re.search(r"Kernel Module(?: for \S+)?\s+([0-9]+(?:\.[0-9]+)+)", _text(sections, "driver"))
     driver = loaded[1] if loaded else None
     answer = _answer(sections, "gpus")
-    if answer.status == 127:
-        raise PlanError(
-            "no nvidia-smi on this host: install the NVIDIA driver first "
-            "(open kernel modules on Blackwell), the playbook does not do it"
-        )
-    if answer.status == 124:
-        raise PlanError("nvidia-smi gave no answer within 30 s: the driver hangs; look at `dmesg | grep -i xid`")
-    if answer.status != 0:
-        raise PlanError(f"nvidia-smi fails: {_one_line(answer.text)}{_driver_advice(answer.text)}")
-    if not answer.text.strip():
-        raise PlanError("nvidia-smi lists no GPU: driver loaded, but no card that it serves")
-    topo, p2p = _matrices(sections)
+    _require_list(answer)
+    topo, p2p = _read(parse_topo_matrix, sections, "topo"), _read(parse_p2p_matrix, sections, "p2p")
     gpus = tuple(_gpu(line, numa_of, topo) for line in answer.text.splitlines() if line.strip())
     return Hardware(gpus, nodes, topo, p2p, driver)
+
+
+def _require_list(answer: Answer) -> None:
+    """Raises Refused where nvidia-smi lists no GPU: there is nothing to plan with."""
+    said = tuple(line.strip() for line in answer.text.splitlines() if line.strip())[:3]
+    if answer.status == 127:
+        raise Refused(
+            error(
+                "gpu/driver/answers",
+                "no nvidia-smi on this host",
+                "install the NVIDIA driver first (open kernel modules on Blackwell), the playbook does not do it",
+                *said,
+            )
+        )
+    if answer.status in (124, 137):
+        raise Refused(
+            error(
+                "gpu/driver/answers",
+                "nvidia-smi gave no answer within 30 s",
+                "the driver hangs; look at `dmesg | grep -i xid`",
+            )
+        )
+    if answer.status != 0:
+        check = "gpu/driver/match" if MISMATCH in answer.text else "gpu/driver/answers"
+        line = f"nvidia-smi fails: {_one_line(answer.text)}"
+        raise Refused(error(check, line, _driver_advice(answer.text), *said))
+    if not said:
+        raise Refused(
+            error(
+                "gpu/driver/answers",
+                "nvidia-smi lists no GPU",
+                "the driver is loaded, but no card that it serves; look at `dmesg | grep NVRM`",
+            )
+        )
 
 
 def read_listeners(sections: Mapping[str, Answer]) -> tuple[Listener, ...]:
@@ -172,7 +204,14 @@ def _listener(line: str, owners: Mapping[int, tuple[str, str | None]]) -> Listen
 def _gpu(line: str, numa_of: Mapping[str, int], topo: TopoMatrix | None) -> Gpu:
     cells = [cell.strip() for cell in line.split(",")]
     if len(cells) != len(GPU_COLUMNS.split(",")) or not cells[0].isdigit():
-        raise PlanError(f"nvidia-smi's list of GPUs cannot be read, its line says {line.strip()!r}")
+        raise Refused(
+            error(
+                "gpu/driver/answers",
+                f"nvidia-smi's list of GPUs cannot be read, its line says {line.strip()!r}",
+                "run `nvidia-smi` on the host",
+                line.strip(),
+            )
+        )
     index, uuid, bus, name, capability, driver, memory, persistence, mig = cells
     bus_id = bus.lower()[-12:]
     numa: int | None = numa_of.get(bus_id, -1)
@@ -185,23 +224,21 @@ def _gpu(line: str, numa_of: Mapping[str, int], topo: TopoMatrix | None) -> Gpu:
     )  # fmt: skip
 
 
-def _matrices(sections: Mapping[str, Answer]) -> tuple[TopoMatrix | None, P2PMatrix | None]:
+def _read(parse: Callable[[str], T], sections: Mapping[str, Answer], name: str) -> T | None:
+    """A matrix, None where it cannot be read."""
+    answer = _answer(sections, name)
     try:
-        topo, p2p = _answer(sections, "topo"), _answer(sections, "p2p")
-        return (
-            parse_topo_matrix(topo.text) if topo.status == 0 else None,
-            parse_p2p_matrix(p2p.text) if p2p.status == 0 else None,
-        )
-    except TopologyError as error:
-        raise PlanError(f"nvidia-smi topo: {error}") from None
+        return parse(answer.text) if answer.status == 0 else None
+    except TopologyError:
+        return None
 
 
 def _driver_advice(text: str) -> str:
-    if "Driver/library version mismatch" in text:
-        return ": the driver's library was upgraded under the loaded module; reboot the host, then run again"
+    if MISMATCH in text:
+        return "the driver's library was upgraded under the loaded module; reboot the host, then run again"
     if "couldn't communicate with the NVIDIA driver" in text:
-        return ": the kernel module is not loaded; `modprobe nvidia`, or rebuild it for the running kernel"
-    return ": mend the driver, then run again"
+        return "the kernel module is not loaded; `modprobe nvidia`, or rebuild it for the running kernel"
+    return "mend the driver, then run again"
 
 
 def _one_line(text: str) -> str:

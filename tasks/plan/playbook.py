@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tasks.plan import preflight
+from tasks.plan.checks.disk import RELEASE_GB
 from tasks.plan.files import WantedDirectory, WantedFile
+from tasks.plan.findings import Finding
 from tasks.plan.host import Hardware, System
 from tasks.plan.instances import Instance
 from tasks.plan.model import ModelProfile
@@ -35,6 +36,7 @@ IMPORTS = [
     "nixl",
 ]
 KERNEL_SETTINGS = ("net.ipv4.ip_local_reserved_ports", "kernel.numa_balancing")
+KERNEL_LIMITS = ("net.ipv4.ip_local_port_range", "fs.nr_open")  # only read
 
 
 def debian_packages(manifest: Manifest, pythons: list[str]) -> list[str]:
@@ -64,6 +66,7 @@ class Plan:
     instances: tuple[Instance, ...]  # prefill, decode, router
     uv_requirement: str  # text of a lock
     api_key: str | None = None  # from the environment of whoever runs the deploy
+    findings: tuple[Finding, ...] = ()  # of every check, healthy ones too
 
     @property
     def workers(self) -> tuple[Instance, ...]:
@@ -84,6 +87,28 @@ class Plan:
             "units": {instance.unit: self.paths.run(instance.name) for instance in self.instances},
             "target": self.target,
         }
+
+    @property
+    def release_file(self) -> str:
+        """There when the release is built."""
+        return f"{self.release_directory}/release.json"
+
+    @property
+    def model_file(self) -> str:
+        """There when the model's folder holds a model."""
+        return f"{self.paths.model}/config.json"
+
+    @property
+    def bindings(self) -> list[str]:
+        """The commands that bind the workers, each once."""
+        return sorted({" ".join(worker.binding) for worker in self.workers if worker.binding})
+
+    @property
+    def judged_variables(self) -> list[str]:
+        """Names that the workers' environment sets for SGLang, those left out that an overlay reads."""
+        own = {name for overlay in self.release.overlays for name in overlay.environment}
+        names = {variable.name for worker in self.workers for variable in worker.environment}
+        return sorted(name for name in names - own if name.startswith("SGLANG_"))
 
     @property
     def packages(self) -> tuple[str, ...]:
@@ -228,7 +253,7 @@ class Plan:
     @property
     def disk_needs(self) -> dict[str, float]:
         """GB that a first install writes, by folder."""
-        needs = {self.paths.root: preflight.RELEASE_GB[self.release.manifest.device]}
+        needs = {self.paths.root: RELEASE_GB[self.release.manifest.device]}
         if self.profile.source.hub and not self.brings_model:
             needs[self.paths.state] = self.profile.size_gb * 1.02
         return needs

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tasks.plan.errors import PlanError
+from tasks.plan import proof
+from tasks.plan.checks import CHECKS
+from tasks.plan.errors import PlanError, nearest
 from tasks.plan.instances import name_of, ports_of, router_ports
 from tasks.plan.model import ModelProfile
 from tasks.plan.placement import ROLES
@@ -36,6 +38,7 @@ def check(settings: Settings, manifest: Manifest, accepted: frozenset[str], prof
             f"crashes above {most} tokens in its sparse kernel; set at most {most}"
         )
     lines += _port_clashes(settings)
+    lines += _silenced(settings)
     for name in ("prefill_arguments", "decode_arguments"):
         lines += unknown_arguments(manifest, accepted, getattr(settings, name), name)
     if lines:
@@ -50,6 +53,19 @@ def cautions(settings: Settings, manifest: Manifest) -> list[str]:
             f"the whole maximum at every token; above {LONG_CONTEXT} that is slow, a later release or a patch mends it"
         ]
     return []
+
+
+def _silenced(settings: Settings) -> list[str]:
+    """Checks that cannot be silenced, or not so."""
+    lines, known = [], [*CHECKS, *proof.IDS]
+    for check, reason in settings.silenced_checks.items():
+        if check not in known:
+            lines.append(f"setting silenced_checks names no check {check!r}.{nearest(check, known)}")
+        elif check in CHECKS and CHECKS[check].of_plan:
+            lines.append(f"setting silenced_checks: no plan can be made where {check} fails, it cannot be silenced")
+        elif not reason.strip():
+            lines.append(f"setting silenced_checks[{check!r}] gives no reason: say why it is accepted on this host")
+    return lines
 
 
 def _port_clashes(settings: Settings) -> list[str]:

@@ -13,6 +13,7 @@ from tasks.plan.errors import PlanError, nearest
 Port = Annotated[int, Field(ge=1, le=65535)]
 Seconds = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0.0, lt=1.0)]
+Gigabytes = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 GpuList = Annotated[list[Annotated[int, Field(ge=0)]] | None, Field(min_length=1)]
 # Paths stand in units and scripts as they are: nothing that systemd or a shell would read in another way.
@@ -116,8 +117,16 @@ class Settings(BaseModel):
     limit_memlock: Annotated[str, Field(pattern=r"^(infinity|[0-9]+[KMGT]?)$")]
     limit_nofile: Annotated[int, Field(ge=1024)]
 
-    minimum_free_disk_gb: Annotated[float, Field(ge=0)] | None
-
+    minimum_free_disk_gb: Gigabytes | None
+    minimum_memory_gb_per_gpu: Gigabytes
+    minimum_cpus_per_gpu: Annotated[int, Field(ge=0)]
+    minimum_shm_gb: Gigabytes
+    gpu_load_percent: Annotated[int, Field(ge=1, le=100)]
+    gpu_idle_memory_mib: Annotated[int, Field(ge=0)]
+    maximum_corrected_sram_errors: Annotated[int, Field(ge=0)]
+    maximum_corrected_dram_errors: Annotated[int, Field(ge=0)]
+    failing_xids: list[Annotated[int, Field(ge=1)]]
+    maximum_clock_skew_s: Seconds
     silenced_checks: dict[str, Annotated[str, Field(min_length=1)]]
 
     reprove: bool
@@ -129,6 +138,8 @@ class Settings(BaseModel):
 
     @field_validator(
         "minimum_free_disk_gb",
+        "minimum_memory_gb_per_gpu",
+        "minimum_shm_gb",
         "prefill_mem_fraction",
         "decode_mem_fraction",
         "peer_minimum_gbps",

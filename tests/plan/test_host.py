@@ -14,9 +14,11 @@ from tests.plan.builders import (
     hardware_sections,
     module_text,
     recorded,
+    settings,
     system,
     system_sections,
 )
+from tests.plan.judging import finding
 
 MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.95"
 NOT_LOADED = (
@@ -108,17 +110,21 @@ def test_a_matrix_that_the_driver_refuses_is_none(name: str) -> None:
 
 
 def test_no_nvidia_smi() -> None:
-    assert refused(with_smi(127, "")).startswith("no nvidia-smi on this host: install the NVIDIA driver")
+    assert refused(with_smi(127, "")).startswith(
+        "gpu/driver/answers: no nvidia-smi on this host: install the NVIDIA driver"
+    )
 
 
-def test_a_driver_that_hangs() -> None:
-    line = refused(with_smi(124, ""))
+@pytest.mark.parametrize("status", [124, 137])
+def test_a_driver_that_hangs(status: int) -> None:
+    line = refused(with_smi(status, ""))
     assert "no answer within 30 s" in line
     assert "dmesg" in line
 
 
 def test_driver_and_library_differ() -> None:
     line = refused(with_smi(18, MISMATCH))
+    assert line.startswith("gpu/driver/match: nvidia-smi fails: ")
     assert "Driver/library version mismatch; NVML library version: 580.95" in line
     assert "reboot the host" in line
 
@@ -151,10 +157,15 @@ def test_a_list_of_gpus_that_cannot_be_read_is_quoted(line: str) -> None:
     assert repr(line) in refused({**hardware_sections([0]), "gpus": Answer(0, line)})
 
 
-def test_a_matrix_cut_short_is_quoted() -> None:
+def test_a_matrix_cut_short_is_none_and_its_check_says_why() -> None:
     sections = hardware_sections([0, 1])
     text = sections["topo"].text
-    assert "no row for GPU1" in refused({**sections, "topo": Answer(0, text[: text.rindex("\nGPU1")])})
+    cut = Answer(0, text[: text.rindex("\nGPU1")])
+    assert read_hardware({**sections, "topo": cut}).topo is None
+    settings_for_two = settings(prefill_tensor_parallel=1, decode_tensor_parallel=1)
+    said = finding("gpu/topology/matrix", {"topo": cut}, nodes=[0, 1], wanted=settings_for_two)
+    assert "no row for GPU1" in said.line
+    assert said.stops
 
 
 @pytest.mark.parametrize("missing", sorted(hardware_sections([0])))

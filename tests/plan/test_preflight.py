@@ -4,24 +4,15 @@ import dataclasses
 
 import pytest
 
-from tasks.plan import preflight
+from tasks.plan import python
+from tasks.plan.checks import CHECKS, judged
+from tasks.plan.checks.disk import RELEASE_GB
 from tasks.plan.errors import PlanError
-from tasks.plan.host import Answer, Listener, read_hardware
+from tasks.plan.findings import Level
+from tasks.plan.playbook import Plan
 from tasks.plan.release import Manifest
-from tests.plan.builders import (
-    TWO_SOCKETS,
-    gpu_line,
-    hardware,
-    hardware_sections,
-    manifest,
-    module_text,
-    plan,
-    profile,
-    release,
-    servers,
-    settings,
-    system,
-)
+from tests.plan.builders import TWO_SOCKETS, hardware, manifest, plan, profile, release, settings, system
+from tests.plan.judging import found as found_host
 
 
 def only(lines: list[str]) -> str:
@@ -33,30 +24,31 @@ def only(lines: list[str]) -> str:
 # ---- the system
 
 
-def judged(found: Manifest | None = None, **changes: str) -> list[str]:
-    return preflight.system(system(**changes), found or manifest(), settings())
+def faults(**changes: str) -> list[str]:
+    """Of the checks that come before any GPU is looked at."""
+    return [one.sentence for one in judged(found_host(changes), "system") if one.stops]
 
 
 def test_a_bare_debian_passes() -> None:
-    assert judged() == []
+    assert faults() == []
 
 
 def test_no_root() -> None:
-    line = only(judged(uid="1000"))
+    line = only(faults(uid="1000"))
     assert "needs root" in line
     assert "_sudo" in line
 
 
 def test_no_systemd() -> None:
-    assert "systemd does not run this host" in only(judged(init="docker-init"))
+    assert "systemd does not run this host" in only(faults(init="docker-init"))
 
 
 def test_another_machine() -> None:
-    assert "aarch64" in only(judged(machine="aarch64"))
+    assert "aarch64" in only(faults(machine="aarch64"))
 
 
 def test_a_glibc_that_is_too_old_names_both_versions() -> None:
-    assert "glibc 2.31 is too old" in only(judged(glibc="glibc 2.31"))
+    assert "glibc 2.31 is too old" in only(faults(glibc="glibc 2.31"))
 
 
 def os_release(name: str, version: str) -> str:
@@ -67,26 +59,26 @@ def os_release(name: str, version: str) -> str:
     ("name", "version"), [("debian", "12"), ("debian", "13"), ("ubuntu", "22.04"), ("ubuntu", "24.04")]
 )
 def test_systems_that_are_supported(name: str, version: str) -> None:
-    assert judged(os=os_release(name, version)) == []
+    assert faults(os=os_release(name, version)) == []
 
 
 @pytest.mark.parametrize(
     ("name", "version"), [("debian", "11"), ("ubuntu", "20.04"), ("rocky", "9.4"), ("alpine", "3.20"), ("debian", "")]
 )
 def test_systems_that_are_not(name: str, version: str) -> None:
-    line = only(judged(os=os_release(name, version)))
+    line = only(faults(os=os_release(name, version)))
     assert f"{name.title()} {version} is not supported: Debian from 12 and Ubuntu from 22.04 are" in line
 
 
 def test_every_fault_is_told_at_once() -> None:
-    assert len(judged(uid="1", init="x", machine="y", glibc="glibc 2.1", os=os_release("alpine", "3"))) == 5
+    assert len(faults(uid="1", init="x", machine="y", glibc="glibc 2.1", os=os_release("alpine", "3"))) == 5
 
 
 # ---- Python
 
 
 def chosen(asked: object = "auto", found: Manifest | None = None, **changes: str) -> str:
-    return preflight.python(system(**changes), found or manifest(), settings(python=asked))
+    return python.choose(system(**changes), found or manifest(), settings(python=asked))
 
 
 def python_refused(asked: object = "auto", found: Manifest | None = None, **changes: str) -> str:
@@ -119,82 +111,57 @@ def test_a_release_without_a_lock_for_the_hosts_python() -> None:
     assert "has locks for Python 3.12, asked is 3.11" in line
 
 
-# ---- driver and GPUs
-
-
-def test_a_driver_that_serves_the_release() -> None:
-    assert preflight.hardware(hardware(TWO_SOCKETS), manifest()) == []
-
-
-def test_an_old_driver_names_what_it_serves_and_what_is_needed() -> None:
-    line = only(preflight.hardware(hardware(TWO_SOCKETS, driver="570.172.08"), manifest()))
-    assert "driver 570.172.08 serves CUDA 12.8" in line
-    assert "needs CUDA 13.0" in line
-    assert "install driver 580 or newer" in line
-
-
-def test_a_module_other_than_its_library() -> None:
-    sections = {**hardware_sections([0], driver="580.95.05"), "driver": Answer(0, module_text("580.65.06"))}
-    line = only(preflight.hardware(read_hardware(sections), manifest()))
-    assert "loaded driver module is 580.65.06, its library 580.95.05" in line
-
-
-def test_without_a_module_file_the_librarys_driver_counts() -> None:
-    sections = {**hardware_sections([0], driver="550.90.07"), "driver": Answer(0, "")}
-    assert "driver 550.90.07 serves CUDA 12.4" in only(preflight.hardware(read_hardware(sections), manifest()))
-
-
-def test_gpus_that_the_release_has_no_kernels_for() -> None:
-    found = {**hardware_sections([0, 0]), "gpus": Answer(0, f"{gpu_line(0)}\n{gpu_line(1, capability='9.0')}")}
-    line = only(preflight.hardware(read_hardware(found), manifest()))
-    assert line.startswith("GPU 1 (")
-    assert "compute capability 9.0" in line
-    assert "kernels for 12.0" in line
-
-
-def test_mig() -> None:
-    found = {**hardware_sections([0, 0]), "gpus": Answer(0, f"{gpu_line(0)}\n{gpu_line(1, mig='Enabled')}")}
-    assert "MIG is on for GPU 1" in only(preflight.hardware(read_hardware(found), manifest()))
-
-
-def test_a_release_for_the_cpu_asks_nothing_of_the_gpus() -> None:
-    cpu = manifest(device="cpu", driver_minimum=None, cuda=None, compute_capabilities=[])
-    assert preflight.hardware(hardware(TWO_SOCKETS, driver="470.1"), cpu) == []
-
-
 # ---- ports
 
-INSTANCES = servers(settings(), hardware(TWO_SOCKETS))
+
+def held(*holders: tuple[int, int | None, str, str]) -> list[str]:
+    """Faults of the ports where these are held: port, pid, command, unit ("" for none)."""
+    listeners = "\n".join(
+        f"LISTEN 0 128 127.0.0.1:{port} 0.0.0.0:*" + (f' users:(("x",pid={pid},fd=7))' if pid else "")
+        for port, pid, _, _ in holders
+    )
+    owners = "\n".join(f"{pid}\t{unit}\t{command}" for _, pid, command, unit in holders if pid)
+    said = CHECKS["host/ports/free"].finding(found_host({"listeners": listeners, "owners": owners}))
+    assert said.stops == (said.level is Level.ERROR)
+    return [said.sentence] if said.stops else []
 
 
 def test_a_foreign_holder_is_named_with_pid_and_command() -> None:
-    held = [Listener(30000, 812, "python3 -m http.server 30000", None)]
-    line = only(preflight.ports(INSTANCES, held))
+    line = only(held((30000, 812, "python3 -m http.server 30000", "")))
     assert "port 30000 of prefill (prefill_port) is taken by pid 812 (python3 -m http.server 30000)" in line
     assert "set prefill_port" in line
 
 
 def test_a_foreign_unit_is_foreign_too() -> None:
-    assert "pid 7 (vllm)" in only(preflight.ports(INSTANCES, [Listener(8998, 7, "vllm", "vllm.service")]))
+    assert "pid 7 (vllm)" in only(held((8998, 7, "vllm", "vllm.service")))
 
 
 def test_a_holder_without_a_pid() -> None:
-    line = only(preflight.ports(INSTANCES, [Listener(8000, None, "a process without a pid", None)]))
-    assert "taken by a process without a pid" in line
+    assert "taken by a process without a pid" in only(held((8000, None, "", "")))
 
 
 def test_our_own_unit_may_hold_its_port() -> None:
-    assert preflight.ports(INSTANCES, [Listener(30000, 812, "python3", "sglang-pd-prefill.service")]) == []
+    assert held((30000, 812, "python3", "sglang-pd-prefill.service")) == []
 
 
 def test_ports_that_nobody_wants_may_be_taken() -> None:
-    assert preflight.ports(INSTANCES, [Listener(22, 1, "sshd", "ssh.service")]) == []
+    assert held((22, 1, "sshd", "ssh.service")) == []
 
 
 def test_a_port_that_is_held_by_both_is_foreign() -> None:
-    ours = Listener(30000, 812, "python3", "sglang-pd-prefill.service")
-    other = Listener(30000, 900, "nc -l", None)
-    assert "pid 900 (nc -l)" in only(preflight.ports(INSTANCES, [other, ours]))
+    ours = (30000, 812, "python3", "sglang-pd-prefill.service")
+    assert "pid 900 (nc -l)" in only(held((30000, 900, "nc -l", ""), ours))
+
+
+def test_two_ports_that_are_held_are_both_named() -> None:
+    line = only(held((30000, 812, "a", ""), (30001, 813, "b", "")))
+    assert "pid 812 (a)" in line
+    assert "pid 813 (b)" in line
+    assert "prefill_port and decode_port" in line
+
+
+def test_nobody_listens() -> None:
+    assert held() == []
 
 
 @pytest.mark.parametrize(
@@ -203,7 +170,7 @@ def test_a_port_that_is_held_by_both_is_foreign() -> None:
      (30001, "decode_port"), (30435, "decode_dist_init_port"), (8000, "router_port"), (29001, "router_metrics_port")],
 )  # fmt: skip
 def test_every_port_of_the_plan_is_looked_at(port: int, setting: str) -> None:
-    assert f"({setting})" in only(preflight.ports(INSTANCES, [Listener(port, 1, "x", None)]))
+    assert f"({setting})" in only(held((port, 1, "x", "")))
 
 
 # ---- disk
@@ -214,26 +181,18 @@ def space(gigabytes: float) -> str:
 
 
 def test_room_enough() -> None:
-    assert preflight.disk({"/opt/sglang-pd": 24.0}, system(disk=space(24.1)), settings()) == []
+    assert CHECKS["host/disk/release"].finding(found_host({"disk": space(24.1)})).level is Level.HEALTHY
 
 
-def test_too_little_room_names_folder_and_both_numbers() -> None:
-    line = only(preflight.disk({"/opt/sglang-pd": 24.0}, system(disk=space(20.0)), settings()))
-    assert "/opt/sglang-pd has 20 GB free, 24 GB are needed" in line
-
-
-def test_the_limit_of_the_setting_wins() -> None:
-    wanted = settings(minimum_free_disk_gb=10)
-    assert preflight.disk({"/opt/sglang-pd": 24.0}, system(disk=space(20.0)), wanted) == []
-
-
-def test_a_folder_that_nobody_measured_has_no_room() -> None:
-    assert "/elsewhere has 0 GB free" in only(preflight.disk({"/elsewhere": 1.0}, system(), settings()))
+def test_a_release_that_is_built_needs_no_room() -> None:
+    made = plan(settings(), hardware(TWO_SOCKETS))
+    host = found_host({"disk": space(1), "files": made.release_file}, made=made)
+    assert CHECKS["host/disk/release"].finding(host).level is Level.HEALTHY
 
 
 def test_what_a_first_install_needs() -> None:
     needs = plan(settings(), hardware(TWO_SOCKETS)).disk_needs
-    assert needs["/opt/sglang-pd"] == preflight.RELEASE_GB["cuda"]
+    assert needs["/opt/sglang-pd"] == RELEASE_GB["cuda"]
     assert needs["/var/lib/sglang-pd"] > 146
 
 
@@ -249,22 +208,25 @@ def test_a_model_that_is_there_needs_no_room(changes: dict[str, object], source:
 # ---- the model
 
 
-def test_a_model_that_the_host_brings_must_be_there() -> None:
-    made = plan(settings(model_dir="/models/x"), hardware(TWO_SOCKETS))
-    assert preflight.model(made, there=True) == []
-    assert "model /models/x holds no config.json" in only(preflight.model(made, there=False))
+def of_model(made: Plan) -> list[str]:
+    return [
+        said.sentence
+        for said in (
+            CHECKS[f"model/{name}"].finding(found_host(made=made)) for name in ("files/there", "revision/pinned")
+        )
+        if said.stops
+    ]
 
 
 def test_a_model_that_is_fetched_must_be_pinned() -> None:
     open_ended = profile(source={"hub": "someone/some-model"})
-    made = plan(settings(), hardware(TWO_SOCKETS), model=open_ended)
-    assert "pins no revision of someone/some-model" in only(preflight.model(made, there=False))
-    pinned = plan(settings(model_revision="1" * 40), hardware(TWO_SOCKETS), model=open_ended)
-    assert preflight.model(pinned, there=False) == []
+    line = only(of_model(plan(settings(), hardware(TWO_SOCKETS), model=open_ended)))
+    assert "pins no revision of someone/some-model" in line
+    assert of_model(plan(settings(model_revision="1" * 40), hardware(TWO_SOCKETS), model=open_ended)) == []
 
 
 def test_a_model_that_is_fetched_may_be_absent() -> None:
-    assert preflight.model(plan(settings(), hardware(TWO_SOCKETS)), there=False) == []
+    assert of_model(plan(settings(), hardware(TWO_SOCKETS))) == []
 
 
 # ---- kernel settings

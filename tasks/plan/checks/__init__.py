@@ -1,0 +1,10 @@
+"""May this host be provisioned? Pure checks over what was found, one subject a file.
+
+The order of the imports is the order of the findings.
+"""
+
+# ruff: noqa: I001, F401
+from tasks.plan.checks import system, driver, gpus, links, numa, limits, disk, ports, clock, model, environment
+from tasks.plan.checks.registry import CHECKS, Found, judged
+
+__all__ = ["CHECKS", "Found", "judged"]

@@ -1,0 +1,54 @@
+"""Room for release and model."""
+
+from __future__ import annotations
+
+from tasks.plan.checks.registry import Found, Verdict, check, error, healthy
+
+RELEASE_GB = {"cuda": 24.0, "cpu": 5.0}  # measured 9.4 and 1.7 installed, the package cache beside it, and one more
+KIB_PER_GB = 1_000_000_000 / 1024
+
+
+def room(found: Found, path: str, needed: float) -> Verdict:
+    """Paths on one file system share it, which the smaller reading of two shows. needed: GB."""
+    least = found.settings.minimum_free_disk_gb
+    wanted = needed if least is None else least
+    free = found.system.free_kib.get(path, 0) / KIB_PER_GB
+    said = f"{path}: {free:.0f} GB free"
+    if free < wanted:
+        return error(
+            f"{path} has {free:.0f} GB free, {wanted:.0f} GB are needed", "make room, or move the setting", said
+        )
+    return healthy(f"{path} has {free:.0f} GB free, {wanted:.0f} GB are needed", said)
+
+
+@check(
+    "host/disk/release",
+    "plan",
+    judges="root_dir has room for the release, as long as it is not built",
+    source="measured: 9.4 GB (CUDA) and 1.7 GB (CPU) installed, the package cache beside it, and one more",
+    settings=("minimum_free_disk_gb", "root_dir"),
+    ask="df -h",
+)
+def release(found: Found) -> Verdict:
+    assert found.plan is not None
+    if found.plan.release_file in found.text_or_empty("files").splitlines():
+        return healthy(f"release {found.plan.release.id} is built")
+    return room(found, found.plan.paths.root, found.plan.disk_needs[found.plan.paths.root])
+
+
+@check(
+    "host/disk/model",
+    "plan",
+    judges="state_dir has room for a model that is to be fetched, as long as it is not there",
+    source="the model's profile, size_gb",
+    settings=("minimum_free_disk_gb", "state_dir"),
+    ask="df -h",
+)
+def model(found: Found) -> Verdict:
+    assert found.plan is not None
+    needed = found.plan.disk_needs.get(found.plan.paths.state)
+    if needed is None:
+        return healthy("the model is not fetched")
+    if found.plan.model_file in found.text_or_empty("files").splitlines():
+        return healthy(f"{found.plan.paths.model} is there")
+    return room(found, found.plan.paths.state, needed)

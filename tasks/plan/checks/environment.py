@@ -1,0 +1,38 @@
+"""Environment variables of the servers that no installed code reads."""
+
+from __future__ import annotations
+
+from tasks.plan.checks.registry import Found, Later, Unreadable, Verdict, check, error, healthy
+from tasks.plan.errors import nearest
+
+NOT_BUILT = 3  # the section's status as long as the release is not built
+UNREAD = "no installed code reads"
+
+
+@check(
+    "service/environment/known",
+    "plan",
+    judges="every SGLANG_* variable of the servers stands in the release's source; judged once it is built",
+    source="SGLang ignores a misspelt variable without a word",
+    settings=("environment", "prefill_environment", "decode_environment"),
+    ask="grep -r SGLANG_ SITE_PACKAGES/sglang",
+)
+def known(found: Found) -> Verdict:
+    assert found.plan is not None
+    wanted = found.plan.judged_variables
+    if not wanted:
+        return healthy("no SGLANG_ variable beside those that an overlay reads")
+    answer = found.answers.get("variables")
+    if answer is not None and answer.status == NOT_BUILT:
+        raise Later(f"{', '.join(wanted)}: judged once the release is built")
+    names = found.text("variables").split()
+    if not any(name.startswith("SGLANG_") for name in names):
+        raise Unreadable("no variable in it", *names[:3])
+    unread = [name for name in wanted if name not in names]
+    if unread:
+        return error(
+            f"{UNREAD} {', '.join(unread)}.{nearest(unread[0], names)}",
+            "correct the name, or take it out of the settings or the model's profile",
+            *(f"{name}: not in {len(names)} names of the source" for name in unread),
+        )
+    return healthy(f"{', '.join(wanted)} stand in the source ({len(names)} names)")

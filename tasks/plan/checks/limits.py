@@ -1,0 +1,91 @@
+"""What a unit may ask the kernel for: shared memory, pinned memory, open files."""
+
+from __future__ import annotations
+
+import re
+
+from tasks.plan.checks.registry import Found, Unreadable, Verdict, check, error, healthy
+
+CAP_SYS_RESOURCE = 1 << 24  # linux/capability.h: systemd may then raise a hard limit
+GB = 1_000_000_000
+
+
+@check(
+    "host/shm/size",
+    "hardware",
+    judges="/dev/shm is large enough",
+    source="NCCL user guide, sharing data: containers need --shm-size=1g; sglang#4259",
+    settings=("minimum_shm_gb",),
+    ask="df -k /dev/shm",
+    of_gpu=True,
+)
+def shm(found: Found) -> Verdict:
+    line = found.rows("shm")[-1]
+    cells = line.split()
+    if len(cells) < 6 or not cells[1].isdigit():
+        raise Unreadable("no size in it", line)
+    size, needed = int(cells[1]) * 1024 / GB, found.settings.minimum_shm_gb
+    if size < needed:
+        return error(
+            f"/dev/shm has {size:.2f} GB, {needed:g} GB are needed", "mount it larger (`-o remount,size=50%`)", line
+        )
+    return healthy(f"/dev/shm has {size:.0f} GB", line)
+
+
+def _hard(found: Found, name: str) -> float:
+    row = re.search(rf"^{name}\s+(\S+)\s+(\S+)", found.text("limits"), re.MULTILINE)
+    if not row or not (row[2].isdigit() or row[2] == "unlimited"):
+        raise Unreadable(f"no {name} in it", *found.rows("limits"))
+    return float("inf") if row[2] == "unlimited" else float(row[2])
+
+
+def _may_raise(found: Found) -> bool:
+    row = re.search(r"^CapEff:\s*([0-9a-f]+)$", found.text("pid1"), re.MULTILINE)
+    if not row:
+        raise Unreadable("no CapEff in it", *found.rows("pid1"))
+    return bool(int(row[1], 16) & CAP_SYS_RESOURCE)
+
+
+@check(
+    "host/limits/memlock",
+    "hardware",
+    judges="systemd can give a unit the pinned memory that limit_memlock asks for",
+    source="ucx#8229: NIXL registers the KV cache; proc(5), capabilities(7)",
+    settings=("limit_memlock",),
+    ask="grep locked /proc/1/limits",
+)
+def memlock(found: Found) -> Verdict:
+    asked = found.settings.limit_memlock
+    factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+    wanted = float("inf") if asked == "infinity" else int(asked.rstrip("KMGT")) * float(factor.get(asked[-1], 1))
+    hard = _hard(found, "Max locked memory")
+    if wanted > hard and not _may_raise(found):
+        return error(
+            f"units may pin {hard / GB:.3f} GB and systemd may not raise that, limit_memlock = {asked!r}",
+            "start the container with --ulimit memlock=-1, or lower limit_memlock",
+            *found.rows("limits"),
+        )
+    return healthy(f"limit_memlock = {asked!r} can be given", *found.rows("limits")[:1])
+
+
+@check(
+    "host/limits/nofile",
+    "hardware",
+    judges="systemd can give a unit the open files that limit_nofile asks for, fs.nr_open included",
+    source="proc_sys_fs(5): fs.nr_open ends every limit",
+    settings=("limit_nofile",),
+    ask="grep 'open files' /proc/1/limits; sysctl fs.nr_open",
+)
+def nofile(found: Found) -> Verdict:
+    wanted, most = found.settings.limit_nofile, found.system.sysctls.get("fs.nr_open")
+    if not most or not most.isdigit():
+        raise Unreadable("no fs.nr_open")
+    hard = _hard(found, "Max open files")
+    if wanted > int(most) or (wanted > hard and not _may_raise(found)):
+        return error(
+            f"units may open {min(int(most), hard):.0f} files, limit_nofile = {wanted}",
+            "raise fs.nr_open or the container's ulimit, or lower limit_nofile",
+            *found.rows("limits"),
+            f"fs.nr_open = {most}",
+        )
+    return healthy(f"limit_nofile = {wanted} can be given, fs.nr_open = {most}")

@@ -1,0 +1,125 @@
+"""Privileges, operating system, glibc and Python."""
+
+from __future__ import annotations
+
+from tasks.plan import python
+from tasks.plan.checks.registry import Found, Verdict, check, error, healthy
+from tasks.plan.findings import Refused
+from tasks.plan.release import at_least
+
+SUPPORTED = {"debian": "12", "ubuntu": "22.04"}  # oldest version of each; glibc and Python decide beyond that
+
+
+@check(
+    "host/system/readable",
+    "system",
+    judges="the host tells its system, CPUs, disks and users; where it does not, there is nothing to plan with",
+    source="this playbook's fact System",
+    of_plan=True,
+)
+def readable(found: Found) -> Verdict:
+    return healthy(f"{found.system.os_name}, {len(found.system.cpus_online)} CPUs online")
+
+
+@check(
+    "host/user/root",
+    "system",
+    judges="commands run as root; anything else is an error",
+    source="packages, units and users need it",
+    ask="id -u",
+)
+def root(found: Found) -> Verdict:
+    uid = found.system.uid
+    if uid != 0:
+        return error(
+            f"needs root on the host, the user has uid {uid}",
+            "log in as root, or set _sudo = True in group_data (or pass --sudo)",
+            f"uid {uid}",
+        )
+    return healthy("uid 0", "uid 0")
+
+
+@check(
+    "host/init/systemd",
+    "system",
+    judges="PID 1 is systemd",
+    source="servers are units of systemd",
+    ask="cat /proc/1/comm",
+)
+def systemd(found: Found) -> Verdict:
+    if not found.system.systemd:
+        return error(
+            "systemd does not run this host (PID 1 is something else): units could not start",
+            "boot the host with systemd, no container without it",
+            found.text("init").strip(),
+        )
+    return healthy("PID 1 is systemd")
+
+
+@check(
+    "host/machine/supported",
+    "system",
+    judges="the machine is x86_64",
+    source="the locks hold wheels for x86_64",
+    ask="uname -m",
+)
+def machine(found: Found) -> Verdict:
+    name = found.system.machine
+    if name != "x86_64":
+        return error(f"this is {name}: the locks hold wheels for x86_64", "choose another host", name)
+    return healthy("x86_64", name)
+
+
+@check(
+    "host/os/supported",
+    "system",
+    judges="Debian from 12 or Ubuntu from 22.04",
+    source="where the locks' wheels and the packages are tried",
+    ask="cat /etc/os-release",
+)
+def operating_system(found: Found) -> Verdict:
+    name, version, title = found.system.os_id, found.system.os_version, found.system.os_name
+    oldest = SUPPORTED.get(name)
+    if oldest is None or not at_least(version, oldest):
+        return error(
+            f"{title} is not supported: Debian from 12 and Ubuntu from 22.04 are",
+            "install one of these",
+            f"ID={name} VERSION_ID={version}",
+        )
+    return healthy(title, f"ID={name} VERSION_ID={version}")
+
+
+@check(
+    "host/glibc/minimum",
+    "system",
+    judges="glibc is no older than the release's wheels need",
+    source="the release's manifest, glibc",
+    ask="getconf GNU_LIBC_VERSION",
+)
+def glibc(found: Found) -> Verdict:
+    here, needed = found.system.glibc, found.manifest.glibc
+    if not at_least(here, needed):
+        return error(
+            f"glibc {here} is too old: the wheels of {found.manifest.name} need {needed}",
+            "install a newer system, or choose an older release",
+            found.text("glibc").strip(),
+        )
+    return healthy(f"glibc {here}, {needed} is needed")
+
+
+@check(
+    python.CHECK,
+    "system",
+    judges="the distribution carries a Python that the release has locks for",
+    source="the release's locks",
+    settings=("python",),
+    ask="ls /usr/bin/python3*",
+    of_plan=True,
+)
+def usable_python(found: Found) -> Verdict:
+    try:
+        chosen = python.choose(found.system, found.manifest, found.settings)
+    except Refused as refused:
+        (finding,) = refused.findings
+        return error(finding.line, finding.advice)
+    return healthy(f"Python {chosen}")
