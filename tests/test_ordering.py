@@ -20,10 +20,9 @@ from tests.plan.builders import (
     TWO_SOCKETS,
     catalogue_plan,
     hardware,
-    hardware_sections,
     measured,
-    system_sections,
 )
+from tests.plan.judging import healthy_answers
 
 SETTINGS: dict[str, object] = {
     "release": "sglang-0.5.20-cpu",
@@ -37,11 +36,18 @@ PLAN = catalogue_plan(SETTINGS, hardware(TWO_SOCKETS))
 WORKERS = [PREFILL, DECODE] = [worker.unit for worker in PLAN.workers]
 ROUTER = PLAN.router.unit
 
-FIRST_PATHS = [f"{PLAN.release_directory}/release.json", f"{PLAN.paths.model}/config.json"]
+JUDGED = healthy_answers(TWO_SOCKETS)  # of a bare host: nothing built, numactl not there yet
+JUDGED |= {"variables": Answer(3, ""), **{name: Answer(127, "") for name in JUDGED if name.startswith("binding")}}
 
 # What the fact or the command says that an answer belongs to, a part of its text.
-SYSTEM, HARDWARE, LISTENERS = "section uid id -u", "section driver driver", "section listeners ss"
-PATHS, UNITS, BINDINGS, ANSWERS = "base64 -w0", "section files files", "numa_maps", "pd-verify --config"
+SYSTEM, HARDWARE, LISTENERS = "section uid id -u", "section driver driver", "section listeners"
+PLANNED, PATHS, UNITS, BINDINGS, ANSWERS = (
+    "section variables",
+    "base64 -w0",
+    "section files files",
+    "numa_maps",
+    "pd-verify --config",
+)
 GATES, GATE_OF_THE_ROUTER = "set -f; echo", f"set -f; echo $(systemctl show -p ActiveState --value {ROUTER}"
 
 
@@ -85,10 +91,10 @@ def bare_host(changes: Mapping[str, object] | None = None) -> dict[str, object]:
         assert worker.placement is not None
         bound[worker.unit] = Answer(0, f"100 {worker.placement.cpus} bind:{worker.placement.numa_node}")
     answers: dict[str, object] = {
-        SYSTEM: printed(system_sections()),
-        HARDWARE: printed(hardware_sections(TWO_SOCKETS)),
-        LISTENERS: printed({"listeners": Answer(0, ""), "owners": Answer(0, "")}),
-        " ".join(FIRST_PATHS): [f"{path}\tabsent\t\t\t\t" for path in FIRST_PATHS],
+        SYSTEM: printed(JUDGED),
+        HARDWARE: printed(JUDGED),
+        LISTENERS: printed({name: JUDGED[name] for name in ("listeners", "owners")}),
+        PLANNED: printed({n: a for n, a in JUDGED.items() if n in ("files", "variables") or n.startswith("binding")}),
         PATHS: [
             *(f"{path}\tabsent\t\t\t\t" for path in every_path(PLAN)),
             f"{BOOT_ID}\tfile\t444\troot\troot\t{base64.b64encode(BOOT.encode()).decode()}",
@@ -111,8 +117,8 @@ def host(name: str, answers: Mapping[str, object], **data: object) -> tuple[str,
 GOOD = bare_host()
 DECODE_DIES = bare_host({f"is-active -q {DECODE}": {"success": False, "stderr": "inactive"}})  # after its gate passed
 DECODE_FAILS = {**DECODE_DIES, GATES: "active running {}\nfailed failed {}"}
-NO_ROOT = bare_host({SYSTEM: printed(system_sections(uid="1000"))})
-NO_DRIVER = bare_host({HARDWARE: printed({**hardware_sections(TWO_SOCKETS), "gpus": Answer(127, "")})})
+NO_ROOT = bare_host({SYSTEM: printed({**JUDGED, "uid": Answer(0, "1000")})})
+NO_DRIVER = bare_host({HARDWARE: printed({**JUDGED, "gpus": Answer(127, "")})})
 
 
 def executed(output: str) -> list[tuple[str, str]]:
