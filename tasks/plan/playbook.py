@@ -199,9 +199,12 @@ class Plan:
         }
         if self.ordinary_torch:
             del expected["cuda"]  # a CUDA build serves the CPU too
+        variables = self.judged_variables
+        environment = f"{self.release_directory}/env"
         return (
-            shlex.join([tool, "probe", f"{self.release_directory}/env", "--expect", json.dumps(expected)]),
+            shlex.join([tool, "probe", environment, "--expect", json.dumps(expected)]),
             shlex.join([tool, "probe-router", f"{self.release_directory}/router"]),
+            *([shlex.join([tool, "variables", environment, *variables])] if variables else []),
         )
 
     @property

@@ -584,3 +584,31 @@ def test_a_router_that_does_not_run(environment: Environment) -> None:
     content = json.loads(done.stdout)
     assert [entry["reason"] for entry in content["checks"]] == ["exit status 1", "exit status 1"]
     assert any("No module named" in line for line in content["output"])
+
+
+# ---- variables
+
+
+def write_source(environment: Environment) -> None:
+    package = environment.site_packages / "sglang" / "srt"
+    package.mkdir(parents=True)
+    (package / "environ.py").write_text("SGLANG_HOST_IP = EnvStr('')\nSGLANG_ENABLE_X = EnvBool(False)\n")
+
+
+def test_variables_that_the_source_reads(environment: Environment) -> None:
+    write_source(environment)
+    assert run("pd-env", "variables", environment.root, "SGLANG_HOST_IP", "SGLANG_ENABLE_X").returncode == 0
+
+
+def test_a_variable_that_nobody_reads_is_named(environment: Environment) -> None:
+    write_source(environment)
+    done = run("pd-env", "variables", environment.root, "SGLANG_HOST_IP", "SGLANG_ENABLE_XX", "SGLANG_ENABLE")
+    assert done.returncode == 1
+    unread = "service/environment/known: no installed code reads"
+    assert done.stderr.splitlines() == [f"{unread} SGLANG_ENABLE_XX", f"{unread} SGLANG_ENABLE"]
+
+
+def test_a_source_without_a_variable_is_no_answer(environment: Environment) -> None:
+    done = run("pd-env", "variables", environment.root, "SGLANG_HOST_IP")
+    assert done.returncode == 2
+    assert "names no variable at all" in done.stderr

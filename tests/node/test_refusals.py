@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 
@@ -10,7 +11,11 @@ import pytest
 from tests.node.deploying import command_line, environment
 from tests.node.node import REPOSITORY, Node
 
-GPU_RELEASE = {"release": "sglang-0.5.23-cu130"}
+# Memory and disk are those of the machine that runs the tests, not of a host with eight GPUs.
+GPU_RELEASE: dict[str, object] = {
+    "release": "sglang-0.5.23-cu130", "minimum_memory_gb_per_gpu": 0.1, "minimum_free_disk_gb": 0.1,
+}  # fmt: skip
+FOUR: dict[str, object] = {"prefill_tensor_parallel": 4, "decode_tensor_parallel": 4}
 # What is wrong -> settings, the recorded hardware, and what the one line must say.
 SETTINGS: dict[str, tuple[dict[str, object], str]] = {
     "unknown setting": ({"decod_port": 30001}, "unknown setting decod_port = 30001: it is not in group_data/all.py. Did you mean decode_port?"),
@@ -27,13 +32,16 @@ SETTINGS: dict[str, tuple[dict[str, object], str]] = {
     "context too long": ({"context_length": 4096}, "setting context_length = 4096: rehearsal-qwen2 ends at 2048"),
     "no room": ({"minimum_free_disk_gb": 100000}, "GB free, 100000 GB are needed"),
     "beyond loopback without a key": ({"router_host": "0.0.0.0"}, "listens beyond loopback: set router_api_key_env too"),
+    "unknown check": ({"silenced_checks": '{"pcie/widht/full": "x"}'}, "setting silenced_checks names no check 'pcie/widht/full'. Did you mean pcie/width/full?"),
     "key that is not there": ({"router_api_key_env": "PD_NO_SUCH_KEY"}, "names PD_NO_SUCH_KEY, which your environment does not hold"),
 }  # fmt: skip
 HARDWARE: dict[str, tuple[str, dict[str, object], str]] = {
-    "driver too old": ("driver-570", GPU_RELEASE, "driver 570.172.08 serves CUDA 12.8, release sglang-0.5.23-cu130 needs CUDA 13.0: install driver 580"),
-    "driver mismatch": ("driver-mismatch", {}, "nvidia-smi fails: Failed to initialize NVML: Driver/library version mismatch"),
+    "driver too old": ("driver-570", GPU_RELEASE, "gpu/driver/minimum: driver 570.172.08 serves CUDA 12.8, release sglang-0.5.23-cu130 needs CUDA 13.0: install driver 580"),
+    "driver mismatch": ("driver-mismatch", {}, "refused: gpu/driver/match: nvidia-smi fails: Failed to initialize NVML: Driver/library version mismatch"),
     "no nvidia-smi": ("no-nvidia", {}, "no nvidia-smi on this host: install the NVIDIA driver first"),
     "two GPUs for eight": ("two-gpus", {"prefill_tensor_parallel": 4, "decode_tensor_parallel": 4}, "the plan needs 8 GPUs (1 x 4 prefill + 1 x 4 decode), this host has 2"),
+    "no peer copies": ("p2p-all-cns", {**GPU_RELEASE, **FOUR}, "gpu/p2p/transfer: no peer copies for 16 of 16 pairs from prefill to decode (topo -p2p: CNS, chipset not supported)"),
+    "a hidden GPU": ("one-gpu-hidden", {**GPU_RELEASE, **FOUR}, "gpu/count/visible: the driver serves 7 of 8 cards on the PCI bus, not 0000:f5:00.0"),
     "uneven nodes": ("spans", {"prefill_tensor_parallel": 4, "decode_tensor_parallel": 4}, "on one NUMA node, free are"),
 }  # fmt: skip
 
@@ -91,6 +99,27 @@ def test_a_host_that_does_not_fit_is_refused_in_one_line(node: Node, untouched: 
         assert [text for text in said.splitlines() if line in text], said
     finally:
         node.hardware("rtx-pro-6000-x8")
+    assert fingerprint(node) == untouched
+
+
+ADMITTED: dict[str, dict[str, object]] = {
+    "nps4": {"prefill_tensor_parallel": 2, "decode_tensor_parallel": 2},
+    "idle-gen1": FOUR,
+}
+
+
+@pytest.mark.parametrize("hardware", ADMITTED)
+def test_an_unusual_host_that_is_healthy_is_admitted_without_a_word(node: Node, untouched: str, hardware: str) -> None:
+    node.hardware(hardware)
+    try:
+        ran = subprocess.run(
+            command_line("--dry", **GPU_RELEASE, **ADMITTED[hardware]), cwd=REPOSITORY, env=environment(node),
+            stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        )  # fmt: skip
+    finally:
+        node.hardware("rtx-pro-6000-x8")
+    judged = re.findall(r"(?:gpu|pcie|numa)/\S+/\S+: .*", ran.stderr)
+    assert (ran.returncode, judged) == (0, []), ran.stderr
     assert fingerprint(node) == untouched
 
 

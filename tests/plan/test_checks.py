@@ -185,7 +185,7 @@ READS = {
     "pcie/acs/off": ("acs", False),
     "pcie/iommu/off": ("iommu", False),
     "gpu/topology/matrix": ("topo", True),
-    "gpu/p2p/group": ("p2p", True),
+    "gpu/p2p/group": ("p2p", False),
     "gpu/p2p/transfer": ("p2p", True),
     "gpu/memory/free": ("health", True),
     "numa/memory/enough": ("nodememory", True),

@@ -86,11 +86,19 @@ def test_package_sources_reach_the_builder() -> None:
 
 def test_a_release_is_probed_in_the_environment_of_its_servers() -> None:
     found = made()
-    probe, router = (shlex.split(command) for command in found.release_checks)
+    probe, router, variables = (shlex.split(command) for command in found.release_checks)
     expected = json.loads(probe[probe.index("--expect") + 1])
     assert expected["environment"] == {variable.name: variable.value for variable in found.workers[0].environment}
     assert (expected["torch"], expected["cuda"]) == ("9.1.0", "13.0")
     assert router[-1] == f"{found.release_directory}/router"
+    assert variables[1:] == ["variables", f"{found.release_directory}/env", "SGLANG_HOST_IP"]
+
+
+def test_a_variable_that_an_overlay_reads_is_not_looked_for_in_the_source() -> None:
+    overlay = Overlay("x", {"x.py": b""}, ("SGLANG_OF_THE_OVERLAY",))
+    wanted = settings(decode_environment={"SGLANG_OF_THE_OVERLAY": "1", "SGLANG_OTHER": "1"})
+    found = plan(wanted, hardware(TWO_SOCKETS), release(overlays=[overlay]))
+    assert found.judged_variables == ["SGLANG_HOST_IP", "SGLANG_OTHER"]
 
 
 def test_a_cuda_build_of_torch_may_serve_a_release_for_the_cpu() -> None:

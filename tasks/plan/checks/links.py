@@ -185,6 +185,7 @@ def _groups(found: Found) -> dict[str, list[tuple[int, ...]]]:
     judges="the driver allows peer copies between the GPUs of one server; a refusal is a warning",
     source="NCCL then goes through host memory; an OK proves nothing, that is measured",
     ask="nvidia-smi topo -p2p rw",
+    required=False,
     of_gpu=True,
 )
 def group(found: Found) -> Verdict:

@@ -169,6 +169,17 @@ def judged(found: Found, needs: Needs) -> tuple[Finding, ...]:
     return silence(findings, found.settings.silenced_checks)
 
 
+def table() -> str:
+    """The list of checks as docs/refusals.md shows it."""
+    lines = ["| check | judges | settings | source |", "| --- | --- | --- | --- |"]
+    for one in CHECKS.values():
+        marks = "".join((" (GPU)" if one.of_gpu else "", " (cannot be silenced)" if one.of_plan else ""))
+        settings = ", ".join(f"`{name}`" for name in one.settings)
+        cells = (f"`{one.id}`{marks}", one.judges, settings, one.source)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
+
+
 def _unused(findings: Iterable[Finding], release: str) -> Iterable[Finding]:
     reason = f"release {release} runs on the CPU and does not use it"
     for finding in findings:

@@ -1,0 +1,100 @@
+"""The scripts of the facts, run by a real shell beside tools that answer badly."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tasks.facts.hardware import Hardware
+from tasks.facts.listeners import Listeners
+from tasks.facts.planned import Planned
+from tasks.facts.sections import Sections
+from tasks.facts.system import System
+from tasks.plan.findings import Refused
+from tasks.plan.host import Answer, read_hardware
+from tests.plan.judging import healthy_answers
+
+COUNT = 'echo "$*" >>"$ASKED"\n'
+HANGS = "exit 124\n"  # as coreutils' timeout ends where it had to stop a command
+
+
+def answers(fact: Sections, tmp_path: Path, tools: Mapping[str, str], **arguments: object) -> Mapping[str, Answer]:
+    """What a fact brings where these tools stand first on PATH: name -> shell script."""
+    for name, script in tools.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}")
+        (tmp_path / name).chmod(0o755)
+    ran = subprocess.run(
+        ["sh", "-c", fact.command(**arguments)],  # type: ignore[call-arg]
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "ASKED": str(tmp_path / "asked")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return fact.process(ran.stdout.splitlines())
+
+
+def test_every_section_that_a_check_reads_is_asked(tmp_path: Path) -> None:
+    """With the section's names taken from the healthy host of the checks' own tests."""
+    asked = {
+        **answers(System(), tmp_path, {}, user="x", paths=["/"], sysctls=["fs.nr_open"], packages=["apt"]),
+        **answers(Hardware(), tmp_path, {"nvidia-smi": "exit 9\n"}),
+        **answers(Listeners(), tmp_path, {}),
+        **answers(
+            Planned(), tmp_path, {"numactl": "exit 0\n"}, release_file="/x", model_file="/y", site_packages="/z",
+            bindings=["numactl --cpunodebind=0 --membind=0", "numactl --cpunodebind=1 --membind=1"],
+        ),
+    }  # fmt: skip
+    assert asked.keys() == healthy_answers([0, 1]).keys()
+    assert asked["variables"].status == 3
+    assert asked["files"] == Answer(0, "")
+    assert asked["binding numactl --cpunodebind=1 --membind=1"].status == 0
+
+
+def test_a_driver_that_hangs_is_asked_once(tmp_path: Path) -> None:
+    tools = {"nvidia-smi": "exit 0\n", "timeout": f'case "$*" in *nvidia-smi*) {COUNT} {HANGS} ;; esac\nexit 1\n'}
+    found = answers(Hardware(), tmp_path, tools)
+    assert [found[name].status for name in ("gpus", "health", "rows", "topo", "p2p", "apps")] == [124] * 6
+    assert len((tmp_path / "asked").read_text().splitlines()) == 1
+    with pytest.raises(Refused, match="no answer within 30 s"):
+        read_hardware(found)
+
+
+def test_the_kernel_log_comes_from_dmesg_where_the_journal_has_none(tmp_path: Path) -> None:
+    log = "echo '[ 0.0] Linux version 6'; echo '[ 9.1] NVRM: Xid (PCI:0000:03:00): 79, pid=1'; echo '[ 9.2] other'\n"
+    found = answers(Hardware(), tmp_path, {"journalctl": "exit 0\n", "dmesg": log})
+    assert found["kernel"].text.splitlines() == [
+        "3 lines, the first: [ 0.0] Linux version 6",
+        "[ 9.1] NVRM: Xid (PCI:0000:03:00): 79, pid=1",
+    ]
+
+
+def test_a_kernel_log_that_may_not_be_read_is_no_empty_log(tmp_path: Path) -> None:
+    refused = "echo 'dmesg: read kernel buffer failed: Operation not permitted' >&2; exit 1\n"
+    found = answers(Hardware(), tmp_path, {"journalctl": "exit 1\n", "dmesg": refused})
+    assert found["kernel"].status == 1
+    assert "not permitted" in found["kernel"].text
+
+
+def test_who_computes_is_told_with_unit_and_command(tmp_path: Path) -> None:
+    found = answers(
+        Hardware(), tmp_path, {"nvidia-smi": f'case "$*" in *apps*) echo "{os.getpid()}, GPU-x, 5" ;; esac\n'}
+    )
+    assert found["apps"].text == f"{os.getpid()}, GPU-x, 5"
+    assert found["holders"].text.startswith(f"{os.getpid()}\t")
+    assert "python" in found["holders"].text
+
+
+def test_names_in_the_source_of_a_built_release(tmp_path: Path) -> None:
+    (tmp_path / "site/sglang/srt").mkdir(parents=True)
+    (tmp_path / "site/sglang/srt/environ.py").write_text("SGLANG_B = 1\nSGLANG_A = get('SGLANG_B')\n")
+    (tmp_path / "release.json").write_text("{}")
+    found = answers(
+        Planned(), tmp_path, {}, release_file=str(tmp_path / "release.json"), model_file="/y",
+        site_packages=str(tmp_path / "site"), bindings=[],
+    )  # fmt: skip
+    assert found["variables"] == Answer(0, "SGLANG_A\nSGLANG_B")
+    assert found["files"].text == str(tmp_path / "release.json")
