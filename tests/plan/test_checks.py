@@ -133,7 +133,7 @@ CASES: list[tuple[str, dict[str, str | Answer | None], dict[str, object], Level,
     ("model/files/there", {}, {"model_dir": "/models/x"}, ERROR, "model /models/x holds no config.json"),
     ("model/files/there", {"files": "/models/x/config.json"}, {"model_dir": "/models/x"}, HEALTHY, "is there"),
     ("service/environment/known", {}, {}, HEALTHY, "SGLANG_HOST_IP stand in the source (2 names)"),
-    ("service/environment/known", {}, {"prefill_environment": {"SGLANG_USE_SOMTHING": "1"}}, ERROR, "no installed code reads SGLANG_USE_SOMTHING. Did you mean SGLANG_USE_SOMETHING?"),
+    ("service/environment/known", {}, {"prefill_environment": {"SGLANG_USE_SOMTHING": "1"}}, ERROR, "no installed code reads SGLANG_USE_SOMTHING|Did you mean SGLANG_USE_SOMETHING?"),
     ("service/environment/known", {}, {"decode_environment": {"OTHER_VARIABLE": "1"}}, HEALTHY, "SGLANG_HOST_IP"),
 ]  # fmt: skip
 

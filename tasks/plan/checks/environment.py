@@ -6,7 +6,6 @@ from tasks.plan.checks.registry import Found, Later, Unreadable, Verdict, check,
 from tasks.plan.errors import nearest
 
 NOT_BUILT = 3  # the section's status as long as the release is not built
-UNREAD = "no installed code reads"
 
 
 @check(
@@ -31,8 +30,8 @@ def known(found: Found) -> Verdict:
     unread = [name for name in wanted if name not in names]
     if unread:
         return error(
-            f"{UNREAD} {', '.join(unread)}.{nearest(unread[0], names)}",
-            "correct the name, or take it out of the settings or the model's profile",
+            f"no installed code reads {', '.join(unread)}",
+            f"correct the name, or take it out of the settings or the model's profile.{nearest(unread[0], names)}",
             *(f"{name}: not in {len(names)} names of the source" for name in unread),
         )
     return healthy(f"{', '.join(wanted)} stand in the source ({len(names)} names)")
