@@ -32,7 +32,7 @@ def root(found: Found) -> Verdict:
     uid = found.system.uid
     if uid != 0:
         return error(
-            f"needs root on the host, the user has uid {uid}",
+            "needs root on the host",
             "log in as root, or set _sudo = True in group_data (or pass --sudo)",
             f"uid {uid}",
         )
