@@ -8,6 +8,7 @@ from dataclasses import dataclass
 ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 LINK = re.compile(r"^(X|PIX|PXB|PHB|NODE|SYS|NV[0-9]+)$")
 P2P_STATUS = ("OK", "NS", "GNS", "CNS", "TNS", "U", "DR")
+DEVICE = re.compile(r"GPU[0-9]+|NIC[0-9]+")
 CPU_LIST = re.compile(r"^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*,?$")
 
 
@@ -78,9 +79,7 @@ def parse_topo_matrix(text: str) -> TopoMatrix:
     Raises TopologyError that quotes the line that cannot be read.
     """
     lines = [ESCAPE.sub("", line).rstrip() for line in text.splitlines()]
-    start = next(
-        (i for i, line in enumerate(lines) if re.match(r"^\s*GPU[0-9]+(\s|$)", line) and _is_header(line)), None
-    )
+    start = next((i for i, line in enumerate(lines) if _is_header(line)), None)
     if start is None:
         raise TopologyError(f"no header of a topology matrix in {_quote(text)}")
     header = lines[start]
@@ -107,15 +106,35 @@ def parse_topo_matrix(text: str) -> TopoMatrix:
     missing = [index for index in gpus if index not in rows]
     if missing:
         raise TopologyError(f"the matrix is cut short: header {header.strip()!r}, no row for GPU{missing[0]}")
-    for a in gpus:
-        for b in gpus:
-            if (links[(a, b)] == "X") != (a == b):
-                raise TopologyError(f"a GPU and itself must be X, and only they: {rows[a]!r}")
+    _check_diagonal(links, rows)
+    _check_last_row(text, rows)
     return TopoMatrix(tuple(sorted(affinities, key=lambda gpu: gpu.index)), nics, links, rows)
 
 
 def _is_header(line: str) -> bool:
-    return not any(LINK.match(cell) for cell in line.split()[1:2])
+    """Whether a line names the columns: it starts with a GPU, and holds the titles or nothing but devices."""
+    words = line.split()
+    return bool(words and re.fullmatch(r"GPU[0-9]+", words[0])) and (
+        "Affinity" in line or all(DEVICE.fullmatch(word) for word in words[1:])
+    )
+
+
+def _check_diagonal(cells: dict[tuple[int, int], str], rows: dict[int, str]) -> None:
+    for (a, b), cell in cells.items():
+        if (cell == "X") != (a == b):
+            raise TopologyError(f"a GPU and itself must be X, and only they: {rows[a]!r}")
+
+
+def _check_last_row(text: str, rows: dict[int, str]) -> None:
+    """A text that ends in a GPU's row with fewer columns than the rows above was cut there."""
+
+    def width(line: str) -> int:
+        return line.count("\t") if "\t" in line else len(line.split())
+
+    raw = [ESCAPE.sub("", line) for line in text.splitlines() if line.strip()]
+    widths = [width(line) for line in raw if line.strip() in rows.values()]
+    if raw[-1].strip() in rows.values() and widths[-1] < max(widths):
+        raise TopologyError(f"the matrix is cut short in its last row: {raw[-1].strip()!r}")
 
 
 def _affinity(index: int, header: str, text: str, rest: list[str], line: str) -> GpuAffinity:
@@ -153,17 +172,22 @@ def parse_p2p_matrix(text: str) -> P2PMatrix:
         raise TopologyError(f"no header of a peer-to-peer matrix in {_quote(text)}")
     gpus = [int(name[3:]) for name in lines[start].split()]
     statuses: dict[tuple[int, int], str] = {}
+    rows: dict[int, str] = {}
     for line in lines[start + 1 :]:
         row = re.match(r"^\s*GPU([0-9]+)\s+(.*)$", line)
         if not row:
             continue
-        cells = row[2].split()
-        if int(row[1]) not in gpus or len(cells) != len(gpus) or any(c != "X" and c not in P2P_STATUS for c in cells):
+        index, cells = int(row[1]), row[2].split()
+        if index not in gpus or index in rows:
+            raise TopologyError(f"a row that the header does not announce: {line.strip()!r}")
+        if len(cells) != len(gpus) or any(c != "X" and c not in P2P_STATUS for c in cells):
             raise TopologyError(f"a row cut short or with an unknown status: {line.strip()!r}")
-        statuses.update({(int(row[1]), gpu): cell for gpu, cell in zip(gpus, cells, strict=True)})
-    missing = [gpu for gpu in gpus if (gpu, gpu) not in statuses]
+        statuses.update({(index, gpu): cell for gpu, cell in zip(gpus, cells, strict=True)})
+        rows[index] = line.strip()
+    missing = [gpu for gpu in gpus if gpu not in rows]
     if missing:
-        raise TopologyError(f"the matrix is cut short: no row for GPU{missing[0]} in {_quote(text)}")
+        raise TopologyError(f"the matrix is cut short: header {lines[start].strip()!r}, no row for GPU{missing[0]}")
+    _check_diagonal(statuses, rows)
     return P2PMatrix(len(gpus), statuses)
 
 

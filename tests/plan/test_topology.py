@@ -82,6 +82,31 @@ def test_one_gpu_with_a_numa_node_of_its_own() -> None:
     assert (spell_number_list(gpu.cpus), gpu.numa, gpu.gpu_numa_id) == ("0-71", (0,), 4)
 
 
+def test_gpus_of_which_only_some_are_visible_keep_their_numbers() -> None:
+    matrix = parse_topo_matrix(text_of("topo-tabs-some-visible.txt"))
+    assert [(gpu.index, gpu.numa) for gpu in matrix.gpus] == [(0, (0,)), (2, (0,)), (5, (1,))]
+    assert (matrix.link(0, 2), matrix.link(5, 2), matrix.nics) == ("PXB", "SYS", ("NIC0",))
+
+
+def test_ten_gpus() -> None:
+    matrix = parse_topo_matrix(text_of("topo-spaces-ten.txt"))
+    assert [gpu.numa for gpu in matrix.gpus] == [(0,)] * 5 + [(1,)] * 5
+    assert [matrix.link(9, b) for b in range(10)] == ["SYS"] * 5 + ["NODE"] * 3 + ["PIX", "X"]
+    assert (matrix.link(3, 8), cpus("topo-spaces-ten.txt")[9]) == ("NV4", "16-31,48-63")
+
+
+def test_a_sentence_about_a_gpu_is_no_header() -> None:
+    text = "GPU0 needs a reset\n" + text_of("topo-tabs-some-visible.txt")
+    assert parse_topo_matrix(text) == parse_topo_matrix(text_of("topo-tabs-some-visible.txt"))
+
+
+@pytest.mark.parametrize("kept", ["GPU5\tSYS\tSYS\t X \tSYS", "GPU5\tSYS\tSYS\t X \tSYS\t24-47"])
+def test_cut_short_behind_the_links_of_the_last_row(kept: str) -> None:
+    text = text_of("topo-tabs-some-visible.txt")
+    with pytest.raises(TopologyError, match="cut short in its last row: 'GPU5"):
+        parse_topo_matrix(text[: text.index(kept)] + kept)
+
+
 def test_rows_are_kept_for_messages() -> None:
     assert parse_topo_matrix(text_of("topo-tabs-two-sockets.txt")).rows[2].startswith("GPU2\tSYS\tSYS")
 
@@ -278,6 +303,17 @@ def test_p2p_indented_with_spaces() -> None:
     assert parse_p2p_matrix(text_of("p2p-indented.txt")).status(0, 1) == "GNS"
 
 
+def test_p2p_of_which_only_some_gpus_are_visible() -> None:
+    matrix = parse_p2p_matrix(text_of("p2p-some-visible.txt"))
+    assert matrix.size == 3
+    assert (matrix.status(0, 5), matrix.status(5, 2), matrix.status(2, 0)) == ("U", "TNS", "OK")
+
+
+def test_p2p_of_a_single_gpu() -> None:
+    matrix = parse_p2p_matrix(" \tGPU0\t\n GPU0\tX\t\n")
+    assert (matrix.size, matrix.status(0, 0)) == (1, "X")
+
+
 def test_p2p_cut_short_quotes_the_row() -> None:
     with pytest.raises(TopologyError, match=r"'GPU2 +CNS +CNS +X'"):
         parse_p2p_matrix(text_of("p2p-cut.txt"))
@@ -291,6 +327,8 @@ def test_p2p_cut_short_quotes_the_row() -> None:
         (" \tGPU0\tGPU1\t\n GPU0\tX\tOK\t\n", "no row for GPU1"),
         (" \tGPU0\tGPU1\t\n GPU0\tX\tFINE\t\n GPU1\tOK\tX\t\n", "FINE"),
         (" \tGPU0\tGPU1\t\n GPU0\tX\tOK\t\n GPU7\tOK\tX\t\n", "GPU7"),
+        (" \tGPU0\tGPU1\t\n GPU0\tX\tOK\t\n GPU0\tX\tOK\t\n", "announce"),
+        (" \tGPU0\tGPU1\t\n GPU0\tX\tX\t\n GPU1\tOK\tX\t\n", "only they"),
     ],
 )
 def test_p2p_that_cannot_be_read(text: str, quoted: str) -> None:
