@@ -14,6 +14,8 @@ smi() { [ -z "${hung-}" ] || return 124
   return $_s; }
 nodes() { for n in /sys/devices/system/node/node[0-9]*; do [ -e "$n/cpulist" ] || continue
   echo "${n##*/node} $(cat "$n/cpulist")"; done; }
+distances() { for n in /sys/devices/system/node/node[0-9]*; do [ -e "$n/distance" ] || continue
+  echo "${n##*/node} $(cat "$n/distance")"; done; }
 nodememory() { cat /sys/devices/system/node/node[0-9]*/meminfo | grep -E ' (MemTotal|MemFree|FilePages):'; }
 cards() { for d in /sys/bus/pci/devices/*; do [ "$(cat "$d/vendor" 2>/dev/null)" = 0x10de ] || continue
   echo "${d##*/} $(cat "$d/$1" 2>/dev/null || echo "$2")"; done; }
@@ -39,6 +41,7 @@ iommu() { echo "cmdline $(cat /proc/cmdline)"
     echo "group ${d##*/} $(cat "$d/iommu_group/type")"; done; true; }
 section driver driver
 section nodes nodes
+section distances distances
 section nodememory nodememory
 section pci cards numa_node -1
 section controllers cards class unknown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tasks.plan.errors import PlanError
@@ -57,6 +57,7 @@ class Gpu:
 class NumaNode:
     index: int
     cpus: frozenset[int]
+    distances: Mapping[int, int] = field(default_factory=dict)  # by node, of the ACPI SLIT: 10 is itself; {}: not told
 
 
 @dataclass(frozen=True)
@@ -135,8 +136,12 @@ def read_system(sections: Mapping[str, Answer]) -> System:
 
 def read_hardware(sections: Mapping[str, Answer]) -> Hardware:
     """From the sections of the fact Hardware. Raises Refused with the driver's own words where it lists no GPUs."""
-    nodes = _parsed(
-        sections, "nodes", lambda text: tuple(NumaNode(int(n), number_list(cpus)) for n, _, cpus in _rows(text))
+    cpus_of = _parsed(sections, "nodes", lambda text: {int(n): number_list(cpus) for n, _, cpus in _rows(text)})
+    rows = _parsed(
+        sections, "distances", lambda text: {int(n): [int(one) for one in row.split()] for n, _, row in _rows(text)}
+    )
+    nodes = tuple(
+        NumaNode(n, cpus, dict(zip(sorted(rows), rows.get(n, []), strict=False))) for n, cpus in cpus_of.items()
     )
     numa_of = _parsed(sections, "pci", lambda text: {bus_id: int(node) for bus_id, _, node in _rows(text)})
     loaded = re.search(r"Kernel Module(?: for \S+)?\s+([0-9]+(?:\.[0-9]+)+)", _text(sections, "driver"))

@@ -156,6 +156,7 @@ def hardware_sections(nodes: list[int], driver: str = "580.95.05") -> dict[str, 
     return {
         "driver": Answer(0, module_text(driver)),
         "nodes": Answer(0, "\n".join(f"{n} {cpus_of_node(n)}" for n in sorted(set(nodes)) if n >= 0)),
+        "distances": Answer(0, ""),
         "pci": Answer(0, "\n".join(f"0000:{i + 1:02x}:00.0 {node}" for i, node in enumerate(nodes))),
         "gpus": Answer(0, "\n".join(gpu_line(i, driver) for i in range(len(nodes)))),
         "topo": Answer(0, topo_text(nodes)),
@@ -183,6 +184,7 @@ def recorded(name: str, folder: Path) -> Hardware:
         {
             "driver": Answer(0, (folder / "files/proc/driver/nvidia/version").read_text()),
             "nodes": Answer(0, "\n".join(f"{n.name[4:]} {(n / 'cpulist').read_text().strip()}" for n in nodes)),
+            "distances": Answer(0, "\n".join(f"{n.name[4:]} {(n / 'distance').read_text().strip()}" for n in nodes)),
             "pci": Answer(0, "\n".join(f"{d.name} {(d / 'numa_node').read_text().strip()}" for d in devices)),
             "gpus": Answer(0, answers[query]),
             "topo": Answer(0, answers["topo -m"]),

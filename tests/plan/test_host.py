@@ -57,8 +57,18 @@ def test_the_recorded_host(tmp_path: Path) -> None:
     found = recorded("rtx-pro-6000-x8", tmp_path)
     assert [gpu.numa_node for gpu in found.gpus] == TWO_SOCKETS
     assert {gpu.name for gpu in found.gpus} == {GPU_NAME}
+    assert [dict(node.distances) for node in found.nodes] == [{0: 10, 1: 32}, {0: 32, 1: 10}]
     assert found.topo is not None
     assert found.p2p is not None
+
+
+def test_distances_belong_to_the_nodes_that_are_there() -> None:
+    sections = {**hardware_sections([0, 4]), "distances": Answer(0, "4 12 10\n0 10 12")}
+    assert [dict(node.distances) for node in read_hardware(sections).nodes] == [{0: 10, 4: 12}, {0: 12, 4: 10}]
+
+
+def test_distances_that_are_no_numbers() -> None:
+    assert "'0 near far'" in refused({**hardware_sections([0]), "distances": Answer(0, "0 near far")})
 
 
 def test_the_pci_bus_wins_over_the_matrix() -> None:
