@@ -38,8 +38,9 @@ context_length = 131072  # tokens, the same for both roles
 
 prefill_instances = 1  # servers of this role on the host; each further one counts its ports up by 10
 prefill_tensor_parallel = 4  # GPUs per server
-prefill_gpus = None  # GPU indices such as [0, 1, 2, 3]; None = derived from the topology, one NUMA node per server
-prefill_numa_node = None  # NUMA node to derive the GPUs from; None = the first one that has room
+# GPU indices such as [0, 1, 2, 3], server after server where there are several; None = derived from the topology
+prefill_gpus = None
+prefill_numa_node = None  # NUMA node to derive the GPUs from; None = whichever suits both roles best
 prefill_port = 30000  # TCP, HTTP API
 prefill_bootstrap_port = 8998  # TCP, where decode learns about this server
 prefill_dist_init_port = 30335  # TCP, torch.distributed rendezvous of its ranks

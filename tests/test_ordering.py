@@ -89,7 +89,7 @@ def bare_host(changes: Mapping[str, object] | None = None) -> dict[str, object]:
     bound = {"gpus": Answer(0, "")}
     for worker in PLAN.workers:
         assert worker.placement is not None
-        bound[worker.unit] = Answer(0, f"100 {worker.placement.cpus} bind:{worker.placement.numa_node}")
+        bound[worker.unit] = Answer(0, f"100 {worker.placement.cpus} bind:{worker.placement.nodes}")
     answers: dict[str, object] = {
         SYSTEM: printed(JUDGED),
         HARDWARE: printed(JUDGED),

@@ -44,7 +44,7 @@ def judge(
             faults.append(f"{instance.name}: no process of {instance.unit} could be read")
             continue
         planned = number_list(placement.cpus) if placement.cpus else frozenset()
-        if placement.numa_node is None:
+        if not placement.numa_nodes:
             unknown.append(f"{instance.name}: CPUs and memory (the host names no NUMA node)")
         elif not planned <= online:
             unknown.append(
@@ -57,9 +57,10 @@ def judge(
                     faults.append(f"{instance.name}: pid {pid} may run on CPUs {cpus}, planned are {placement.cpus}")
                 if policy == "-":
                     unknown.append(f"{instance.name}: memory of pid {pid} (the kernel shows no policy)")
-                elif policy != f"bind:{placement.numa_node}":
-                    node = placement.numa_node
-                    faults.append(f"{instance.name}: pid {pid} has memory policy {policy}, planned is node {node}")
+                elif policy != f"bind:{placement.nodes}":
+                    faults.append(
+                        f"{instance.name}: pid {pid} has memory policy {policy}, planned is node {placement.nodes}"
+                    )
         if not on_gpu:
             unknown.append(f"{instance.name}: GPUs (a CPU release holds none)")
             continue

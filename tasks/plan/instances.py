@@ -9,7 +9,6 @@ from tasks.plan.paths import Paths
 from tasks.plan.placement import Placement
 from tasks.plan.release import Release
 from tasks.plan.settings import Settings
-from tasks.plan.topology import spell_number_list
 
 PORT_STEP = 10  # between the ports of two servers of one role: prefill and decode sit 1 apart
 LOOPBACK = "127.0.0.1"
@@ -48,10 +47,10 @@ class Instance:
     @property
     def binding(self) -> tuple[str, ...]:
         """The command that binds CPUs and memory, in front of the server; () where nothing is bound."""
-        if self.placement is None or self.placement.numa_node is None:
+        if self.placement is None or not self.placement.numa_nodes:
             return ()
-        node = self.placement.numa_node
-        return ("numactl", f"--cpunodebind={node}", f"--membind={node}")
+        nodes = self.placement.nodes
+        return ("numactl", f"--cpunodebind={nodes}", f"--membind={nodes}")
 
 
 def workers(
@@ -59,11 +58,6 @@ def workers(
 ) -> tuple[Instance, ...]:
     """The prefill and decode servers, prefill first."""
     return tuple(_worker(placement, settings, release, profile, paths) for placement in placements)
-
-
-def name_of(settings: Settings, role: str, number: int) -> str:
-    """prefill; prefill-0, prefill-1 where there are several."""
-    return f"{role}-{number}" if settings.of_role(role, "instances") > 1 else role
 
 
 def ports_of(settings: Settings, role: str, number: int) -> dict[str, int]:
@@ -123,8 +117,6 @@ def _worker(
     port, bootstrap, dist_init = (
         settings.of_role(role, name) + step for name in ("port", "bootstrap_port", "dist_init_port")
     )
-    gpus = spell_number_list(frozenset(placement.gpus))
-    where = "no NUMA node known" if placement.numa_node is None else f"NUMA node {placement.numa_node}"
     on_gpu = release.manifest.device == "cuda"
     arguments: list[tuple[str, ...]] = [
         ("--model-path", paths.model),
@@ -171,9 +163,9 @@ def _worker(
         *_lines(settings.of_role(role, "arguments")),
     ]
     return Instance(
-        name=name_of(settings, role, placement.number),
+        name=placement.name,
         role=role,
-        title=f"SGLang {role} (GPU {gpus}, {where})",
+        title=f"SGLang {role} ({placement.where})",
         url=f"http://{LOOPBACK}:{port}",
         port=port,
         ports=tuple((port, setting) for setting, port in ports_of(settings, role, placement.number).items()),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tasks.plan import proof
 from tasks.plan.checks import CHECKS
 from tasks.plan.errors import PlanError, nearest
-from tasks.plan.instances import name_of, ports_of, router_ports
+from tasks.plan.instances import ports_of, router_ports
 from tasks.plan.model import ModelProfile
-from tasks.plan.placement import ROLES
+from tasks.plan.placement import ROLES, name_of
 from tasks.plan.release import Manifest, unknown_arguments
 from tasks.plan.settings import Settings
 

@@ -200,5 +200,5 @@ def weak_pairs(matrix: P2PMatrix | None, gpus: tuple[int, ...]) -> list[tuple[in
     """Pairs of a group between which the driver refuses peer copies, with its status."""
     if matrix is None:
         return []
-    pairs = [(a, b, matrix.status(a, b)) for a in gpus for b in gpus if a < b]
+    pairs = [(a, b, matrix.statuses.get((a, b), "not in the matrix")) for a in gpus for b in gpus if a < b]
     return [pair for pair in pairs if pair[2] != "OK"]

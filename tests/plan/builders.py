@@ -7,6 +7,7 @@ import runpy
 from collections.abc import Iterable, Mapping
 from inspect import ismodule
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tasks import catalogue
@@ -124,14 +125,18 @@ def cpus_of_node(node: int) -> str:
     return f"{node * 64}-{node * 64 + 63},{node * 64 + 128}-{node * 64 + 191}"
 
 
-def topo_text(nodes: list[int]) -> str:
-    """`nvidia-smi topo -m` of a host whose GPU i is on NUMA node nodes[i]; -1: the matrix does not say."""
+def topo_text(nodes: list[int], links: Mapping[tuple[int, int], str] = MappingProxyType({})) -> str:
+    """`nvidia-smi topo -m` of a host whose GPU i is on NUMA node nodes[i]; -1: the matrix does not say.
+
+    links: of pairs (lower, higher) that differ from NODE inside a node and SYS between nodes.
+    """
     indices = range(len(nodes))
     lines = ["\t" + "\t".join(f"GPU{i}" for i in indices) + "\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID"]
     for i in indices:
-        links = ["X" if i == j else "NODE" if nodes[i] == nodes[j] else "SYS" for j in indices]
+        usual = ["X" if i == j else "NODE" if nodes[i] == nodes[j] else "SYS" for j in indices]
+        row = [links.get((min(i, j), max(i, j)), usual[j]) for j in indices]
         near = f"{cpus_of_node(nodes[i])}\t{nodes[i]}" if nodes[i] >= 0 else "\t"
-        lines.append(f"GPU{i}\t" + "\t".join(f"{link:^3}" for link in links) + f"\t{near}\t\tN/A")
+        lines.append(f"GPU{i}\t" + "\t".join(f"{link:^3}" for link in row) + f"\t{near}\t\tN/A")
     return "\n".join(lines)
 
 
@@ -164,8 +169,16 @@ def hardware_sections(nodes: list[int], driver: str = "580.95.05") -> dict[str, 
     }
 
 
-def hardware(nodes: list[int], driver: str = "580.95.05") -> Hardware:
-    return reading.read_hardware(hardware_sections(nodes, driver))
+def hardware(
+    nodes: list[int],
+    driver: str = "580.95.05",
+    links: Mapping[tuple[int, int], str] = MappingProxyType({}),
+    distances: str = "",
+    **sections: Answer,
+) -> Hardware:
+    """links: as in topo_text; distances: lines of a node and its row of the SLIT; sections: replace others."""
+    changed = {"topo": Answer(0, topo_text(nodes, links)), "distances": Answer(0, distances), **sections}
+    return reading.read_hardware({**hardware_sections(nodes, driver), **changed})
 
 
 def recorded(name: str, folder: Path) -> Hardware:

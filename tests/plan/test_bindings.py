@@ -87,6 +87,20 @@ def test_nothing_was_read() -> None:
     assert [line.split(":")[0] for line in found.faults] == ["prefill", "decode"]
 
 
+def test_a_server_on_several_nodes() -> None:
+    found = hardware([0, 1], links={(0, 1): "NODE"})
+    workers = servers(settings(prefill_tensor_parallel=1, decode_tensor_parallel=1, prefill_gpus=[0]), found)[:2]
+    wide = servers(
+        settings(prefill_tensor_parallel=2, decode_tensor_parallel=2), hardware([0, 1, 2, 2], links={(0, 1): "NODE"})
+    )[:2]
+    assert [worker.placement.numa_nodes for worker in workers if worker.placement] == [(0,), (1,)]
+    texts = {PREFILL: Answer(0, f"10 {cpus_of_node(0)} bind:0-1"), DECODE: Answer(0, "20 128-130 bind:2")}
+    assert judge(texts, wide, hardware([0, 1, 2, 2]), frozenset(range(512)), on_gpu=False).faults == ()
+    texts[PREFILL] = Answer(0, f"10 {cpus_of_node(0)} bind:0")
+    (line,) = judge(texts, wide, hardware([0, 1, 2, 2]), frozenset(range(512)), on_gpu=False).faults
+    assert "memory policy bind:0, planned is node 0-1" in line
+
+
 # ---- what cannot be checked is said, not passed over
 
 

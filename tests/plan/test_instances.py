@@ -187,6 +187,13 @@ def test_a_bound_server_is_started_by_numactl() -> None:
     assert made()["decode"].binding == ("numactl", "--cpunodebind=1", "--membind=1")
 
 
+def test_the_binding_of_a_server_on_several_nodes() -> None:
+    found = hardware([0, 1, 2, 2], links={(0, 1): "NODE"})
+    prefill = servers(settings(**TWO_EACH), found)[0]
+    assert prefill.binding == ("numactl", "--cpunodebind=0-1", "--membind=0-1")
+    assert prefill.title == "SGLang prefill (GPU 0-1, NUMA nodes 0-1)"
+
+
 def test_a_server_on_an_unknown_node_and_the_router_are_not_bound() -> None:
     found = made([-1] * 8)
     assert [instance.binding for instance in found.values()] == [(), (), ()]
