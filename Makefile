@@ -12,7 +12,7 @@ help: ## this list
 rehearse: $(SUITE) packages ## bare simulated host to verified answers, twice; KEEP=1 leaves it up, REBUILD=1 plays a rebuild
 	@$(VENV)/bin/python -m tests.node.rehearse
 
-test: $(SUITE) packages ## every test, those on simulated hosts included
+test: $(SUITE) packages browser ## every test, those on simulated hosts included
 	@$(VENV)/bin/python -m pytest
 
 lint: $(SUITE) shellcheck ## ruff, mypy --strict on tasks/, shellcheck
@@ -33,9 +33,12 @@ $(SUITE): pyproject.toml
 	@$(VENV)/bin/pip install -q --disable-pip-version-check '.[dev]'
 	@touch $@
 
-.PHONY: packages shellcheck
+.PHONY: packages browser shellcheck
 packages: # Debian packages that a simulated host needs; said before they are installed
 	@./tests/node/install-packages
+
+browser: # what opens the report in tests
+	@command -v chromium >/dev/null || ./tests/node/install-packages chromium fonts-dejavu-core
 
 shellcheck:
 	@command -v shellcheck >/dev/null || ./tests/node/install-packages shellcheck

@@ -144,3 +144,8 @@ peer_minimum_gbps = 30.0  # below it a warning
 kv_minimum_gbps = 20.0  # KV path, one pair at a time; without cuda_ipc 0.3-0.5 were seen, and every status was good
 kv_minimum_share = 0.6  # of the plain copy between the same two GPUs
 kv_together_minimum_gbps = 8.0  # all pairs at once: writes from one PCIe switch to several roots fell from 37 to 2.7
+
+# ---- Report ----------------------------------------------------------------------------------------------------------
+
+# Folder on the machine that runs pyinfra, relative to where it runs: HOST.html and HOST.json; None = no report
+report_dir = "reports"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tasks.catalogue import ROOT
+from tasks.plan import page
 from tasks.plan.files import WantedFile
 from tasks.plan.instances import Instance
 from tasks.plan.paths import SYSCTL, UNITS
@@ -15,7 +18,10 @@ from tasks.plan.playbook import Plan
 from tasks.plan.services import Fingerprint
 
 _templates = Environment(
-    loader=FileSystemLoader(ROOT / "templates"), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
+    loader=FileSystemLoader(ROOT / "templates"),
+    undefined=StrictUndefined,
+    keep_trailing_newline=True,
+    autoescape=lambda name: bool(name and name.endswith(".html.j2")),
 )
 _templates.filters["shell"] = shlex.quote
 
@@ -71,6 +77,11 @@ def target(plan: Plan) -> WantedFile:
 
 def sysctl(plan: Plan) -> WantedFile:
     return WantedFile(SYSCTL, _render("sysctl.conf.j2", {"kernel_settings": plan.kernel_settings}))
+
+
+def report(data: Mapping[str, Any]) -> bytes:
+    """The page of a host, of tasks.plan.report.build's data."""
+    return _render("report.html.j2", page.view(dict(data)))
 
 
 def _render(name: str, values: dict[str, object]) -> bytes:

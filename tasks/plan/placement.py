@@ -176,13 +176,17 @@ class _Host:
         found = self.hardware.topo.links.get((a, b), "") if self.hardware.topo else ""
         return "SOCKET" if found == "SYS" and self.node[a] != self.node[b] and self._near(a, b) else found
 
-    def together(self, a: int, b: int) -> bool:
-        """Whether one server may have both: one NUMA node, or nodes of one socket (SLIT, matrix), or NVLink between."""
+    def one_socket(self, a: int, b: int) -> bool:
+        """Whether SLIT or matrix put two GPUs into one socket."""
         if self.node[a] == self.node[b]:
             return True
         if self.node[a] is None or self.node[b] is None:
             return False
-        return self.link(a, b) not in ("SYS", "") or self._near(a, b)
+        return self.link(a, b) in LINKS[1:] or self._near(a, b)
+
+    def together(self, a: int, b: int) -> bool:
+        """Whether one server may have both: one socket, or NVLink between."""
+        return self.one_socket(a, b) or (None not in (self.node[a], self.node[b]) and self.link(a, b).startswith("NV"))
 
     def _near(self, a: int, b: int) -> bool:
         first, second = self.node[a], self.node[b]
@@ -297,6 +301,21 @@ def _writes(parts: dict[_Server, Gpus]) -> list[tuple[int, int]]:
                 ranks = ((i * len(sources) // most, i * len(targets) // most) for i in range(most))
                 pairs += [(sources[a], targets[b]) for a, b in ranks]
     return pairs
+
+
+def kv_writes(placements: Iterable[Placement]) -> list[tuple[int, int]]:
+    """(prefill GPU, decode GPU) for all that KV moves between."""
+    return _writes({_Server(p.role, p.number, p.name, len(p.gpus)): p.gpus for p in placements})
+
+
+def sockets(hardware: Hardware) -> list[list[int]]:
+    """GPUs by socket as far as SLIT and matrix tell, each in the order of node and index."""
+    host = _Host(hardware)
+    found: list[list[int]] = []
+    for gpu in sorted(host.gpus, key=lambda gpu: (-1 if host.node[gpu] is None else host.node[gpu], gpu)):
+        home = next((socket for socket in found if host.one_socket(socket[0], gpu)), None)
+        found.append([gpu]) if home is None else home.append(gpu)
+    return found
 
 
 def _collapses(parts: dict[_Server, Gpus], host: _Host) -> list[tuple[int, int, int, int]]:

@@ -136,6 +136,8 @@ class Settings(BaseModel):
     kv_minimum_share: Annotated[float, Field(ge=0, le=1)]
     kv_together_minimum_gbps: Annotated[float, Field(ge=0)]
 
+    report_dir: Annotated[str, Field(min_length=1)] | None
+
     @field_validator(
         "minimum_free_disk_gb",
         "minimum_memory_gb_per_gpu",
