@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from tasks.plan.topology import number_list
+from tasks.plan.topology import number_list, spell_number_list
 
 CARD_WIDTH, CARD_HEIGHT, CARD_GAP = 162, 46, 15
-PAD, TITLE, GUTTER, EDGE = 10, 22, 88, 4  # inside a node, its title, between sockets, around everything
-ARC = 60  # room beside a column for lines that come back to it
+PAD, TITLE, GUTTER, EDGE = 8, 22, 72, 4  # inside a node, its title, between sockets, around everything
+COLUMN = CARD_WIDTH + 4 * PAD
+ARC = 60  # room beside the last column for lines that come back to it
 MOST_LABELS = 16  # lines that still carry their GB/s
 
 
@@ -55,6 +56,7 @@ class Line:
 class Drawing:
     width: float = 0
     height: float = 0
+    sockets: list[Box] = field(default_factory=list)
     nodes: list[Box] = field(default_factory=list)
     cards: list[Card] = field(default_factory=list)
     switches: list[Line] = field(default_factory=list)  # GPUs behind one PCIe switch
@@ -78,7 +80,7 @@ def draw(
     cards: dict[int, Card] = {}
     columns: dict[int, int] = {}
     for column, socket in enumerate(hardware["sockets"]):
-        x, y = EDGE + column * (CARD_WIDTH + 2 * PAD + GUTTER), float(EDGE)
+        x, y = EDGE + column * (COLUMN + GUTTER), float(EDGE + TITLE)
         by_node: dict[int | None, list[int]] = {}
         for gpu in socket:
             by_node.setdefault(gpus[gpu]["numa_node"], []).append(gpu)
@@ -86,14 +88,15 @@ def draw(
             members = _switch_mates_side_by_side(unordered, hardware["links"], list(gpus))
             height = TITLE + len(members) * (CARD_HEIGHT + CARD_GAP) - CARD_GAP + PAD
             title = "NUMA node unknown" if node is None else f"NUMA node {node} · {cpus.get(node, 0)} CPUs"
-            picture.nodes.append(Box(x, y, CARD_WIDTH + 2 * PAD, height, title))
+            picture.nodes.append(Box(x + PAD, y, CARD_WIDTH + 2 * PAD, height, title))
             for position, gpu in enumerate(members):
                 top = y + TITLE + position * (CARD_HEIGHT + CARD_GAP)
-                cards[gpu] = _card(x + PAD, top, gpus[gpu], users.get(gpu))
+                cards[gpu] = _card(x + 2 * PAD, top, gpus[gpu], users.get(gpu))
                 columns[gpu] = column
             picture.switches += _switches(members, cards, hardware["links"], list(gpus))
             y += height + PAD
-        picture.height = max(picture.height, y - PAD + EDGE)
+        picture.sockets.append(Box(x, EDGE, COLUMN, y - EDGE, _socket(by_node)))
+        picture.height = max(picture.height, y + EDGE)
     picture.cards = list(cards.values())
     arcs = False
     for source, target in writes:
@@ -104,9 +107,13 @@ def draw(
         same = columns[source] == columns[target]
         arcs = arcs or (same and columns[source] == len(hardware["sockets"]) - 1)
         picture.writes.append(_line(cards[source], cards[target], same, label, title))
-    columns_wide = len(hardware["sockets"]) * (CARD_WIDTH + 2 * PAD + GUTTER) - GUTTER
-    picture.width = columns_wide + 2 * EDGE + (ARC if arcs else 0)
+    picture.width = len(hardware["sockets"]) * (COLUMN + GUTTER) - GUTTER + 2 * EDGE + (ARC if arcs else 0)
     return picture
+
+
+def _socket(nodes: Iterable[int | None]) -> str:
+    known = frozenset(node for node in nodes if node is not None)
+    return f"Socket of node{'s' * (len(known) > 1)} {spell_number_list(known)}" if known else "Socket unknown"
 
 
 def _card(x: float, y: float, gpu: Mapping[str, Any], server: Mapping[str, Any] | None) -> Card:

@@ -194,7 +194,7 @@ def _maps(data: Data) -> list[HeatMap]:
     found = []
     if hardware["links"]:
         found.append(
-            _map("Links", "nvidia-smi topo -m; nearer is darker", order, lambda i, j: _link(hardware["links"][i][j]))
+            _map("Links", "nvidia-smi topo -m; nearer is stronger", order, lambda i, j: _link(hardware["links"][i][j]))
         )
     if hardware["p2p"]:
         note = "nvidia-smi topo -p2p rw: what the driver claims, which proves nothing"

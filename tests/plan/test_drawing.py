@@ -52,7 +52,8 @@ def test_every_gpu_lies_in_one_node_and_on_no_other(found: Hardware, settings: d
     picture = drawn(found, **settings)
     assert sorted(card.gpu for card in picture.cards) == [gpu.index for gpu in found.gpus]
     whole = Box(0, 0, picture.width, picture.height, "")
-    assert all(inside(node, whole) for node in picture.nodes)
+    assert all(inside(socket, whole) for socket in picture.sockets)
+    assert all(sum(inside(node, socket) for socket in picture.sockets) == 1 for node in picture.nodes)
     assert all(sum(inside(card, node) for node in picture.nodes) == 1 for card in picture.cards)
     assert not any(overlap(a, b) for a, b in combinations(picture.cards, 2))
     assert not any(overlap(a, b) for a, b in combinations(picture.nodes, 2))
@@ -75,6 +76,7 @@ def test_a_column_for_each_socket_a_box_for_each_node() -> None:
     picture = drawn(hardware(list(range(8)), distances=NPS4))
     assert [node.title for node in picture.nodes][:2] == ["NUMA node 0 · 128 CPUs", "NUMA node 1 · 128 CPUs"]
     assert len(picture.nodes) == 8
+    assert [socket.title for socket in picture.sockets] == ["Socket of nodes 0-3", "Socket of nodes 4-7"]
     assert len({node.x for node in picture.nodes}) == 2
 
 
