@@ -447,26 +447,32 @@ def _nodes_finding(placements: tuple[Placement, ...], hardware: Hardware) -> Fin
 
 
 def _peer_copies(placements: tuple[Placement, ...], hardware: Hardware) -> Finding:
-    """Whether the driver claims peer copies inside each server. What it claims proves nothing; what it denies does."""
+    """Whether the driver claims peer copies inside each server and where KV moves: what it claims proves nothing, what
+    it denies does.
+    """
     about = "placement/peer-copies"
-    groups = [p for p in placements if len(p.gpus) > 1]
-    if groups and hardware.p2p is None:
+    if hardware.p2p is None:
+        if len(hardware.gpus) == 1:
+            return Finding(about, Level.HEALTHY, "one GPU: nothing to copy to")
         return Finding(
             about, Level.INCOMPLETE, "the host gave no matrix of peer copies",
             advice="run `nvidia-smi topo -p2p rw` on the host", required=False,
         )  # fmt: skip
-    weak = [(p, *pair) for p in groups for pair in weak_pairs(hardware.p2p, p.gpus)]
+    weak = [(p.name, *pair) for p in placements for pair in weak_pairs(hardware.p2p, p.gpus)]
+    weak += [("KV", *pair) for write in kv_writes(placements) for pair in weak_pairs(hardware.p2p, write)]
     if not weak:
-        return Finding(about, Level.HEALTHY, "the driver denies no peer copy inside a server")
-    p, a, b, status = weak[0]
+        return Finding(
+            about, Level.HEALTHY, "the driver denies no peer copy inside a server, nor from prefill to decode"
+        )
+    name, a, b, status = weak[0]
     more = f" (and {len(weak) - 1} more pairs)" if len(weak) > 1 else ""
     return Finding(
         about,
         Level.WARNING,
-        f"{p.name}: the driver refuses peer copies between GPU {a} and {b}{more}: {status}",
-        tuple(f"{p.name}: GPU {a} and {b}: {status}" for p, a, b, status in weak),
-        "CNS: chipset or IOMMU setting; GNS, NS: these cards or this driver; DR: a module option; "
-        "tensor parallel runs through host memory until that is mended",
+        f"{name}: the driver refuses peer copies between GPU {a} and {b}{more}: {status}",
+        tuple(f"{name}: GPU {a} and {b}: {status}" for name, a, b, status in weak),
+        "CNS: chipset or IOMMU setting; GNS, NS: these cards or this driver; DR: a module option; until that is mended "
+        "everything between these GPUs runs through host memory",
     )
 
 

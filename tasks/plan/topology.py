@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import combinations
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 LINK = re.compile(r"^(X|PIX|PXB|PHB|NODE|SYS|NV[0-9]+)$")
@@ -200,5 +201,5 @@ def weak_pairs(matrix: P2PMatrix | None, gpus: tuple[int, ...]) -> list[tuple[in
     """Pairs of a group between which the driver refuses peer copies, with its status."""
     if matrix is None:
         return []
-    pairs = [(a, b, matrix.statuses.get((a, b), "not in the matrix")) for a in gpus for b in gpus if a < b]
+    pairs = [(a, b, matrix.statuses.get((a, b), "not in the matrix")) for a, b in combinations(sorted(gpus), 2)]
     return [pair for pair in pairs if pair[2] != "OK"]

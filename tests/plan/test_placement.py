@@ -1,8 +1,12 @@
 """Which GPUs, CPUs and memory each server gets, and overrides that the hardware contradicts."""
 
 import dataclasses
+from collections.abc import Iterator
+from itertools import combinations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tasks.plan.errors import PlanError
 from tasks.plan.findings import Finding, Level
@@ -175,6 +179,64 @@ def test_sixteen_gpus_of_odd_links_get_some_placement() -> None:
     found = gpus([0] * 16, links, **sizes(2, 2, 4, 4))
     assert sorted(gpu for one in found for gpu in one) == list(range(16))
     assert all(links[one] == "PIX" for one in found)
+
+
+# ---- the same against trying everything
+
+KINDS = st.sampled_from(["NV2", "PIX", "PXB", "PHB", "NODE"])
+
+
+@st.composite
+def hosts(draw: st.DrawFn) -> tuple[list[int], dict[tuple[int, int], str], dict[str, object]]:
+    """Nodes, links and sizes of at most 6 GPUs."""
+    nodes = draw(st.lists(st.integers(-1, 2), min_size=2, max_size=6))
+    links = {(a, b): draw(KINDS) for a, b in combinations(range(len(nodes)), 2) if nodes[a] == nodes[b]}
+    wanted = sizes(*(draw(st.integers(1, 2)) for _ in range(4)))
+    return nodes, links, wanted
+
+
+def price(parts: list[tuple[str, tuple[int, ...]]], nodes: list[int], links: dict[tuple[int, int], str]) -> list[int]:
+    """Shared nodes, nodes of each role, then links by kind from the farthest, then NVLinks: as docs/report.md says."""
+    of_role = [
+        {nodes[gpu] for role, gpus in parts if role == wanted for gpu in gpus} for wanted in ("prefill", "decode")
+    ]
+    inside = [links[pair] for _, gpus in parts for pair in combinations(sorted(gpus), 2)]
+    kinds = [inside.count(kind) for kind in ("NODE", "PHB", "PXB", "PIX", "NV2")]
+    return [len(of_role[0] & of_role[1]), sum(map(len, of_role)), *kinds]
+
+
+def everything(
+    servers: list[tuple[str, int]], free: frozenset[int], nodes: list[int]
+) -> Iterator[list[tuple[str, tuple[int, ...]]]]:
+    if not servers:
+        yield []
+        return
+    role, size = servers[0]
+    for gpus in combinations(sorted(free), size):
+        if len({nodes[gpu] for gpu in gpus}) == 1:
+            for rest in everything(servers[1:], free - set(gpus), nodes):
+                yield [(role, gpus), *rest]
+
+
+@given(hosts())
+def test_nothing_is_better_than_what_is_found(
+    host: tuple[list[int], dict[tuple[int, int], str], dict[str, object]],
+) -> None:
+    nodes, links, wanted = host
+    servers = [
+        (role, wanted[f"{role}_tensor_parallel"])
+        for role in ("prefill", "decode")
+        for _ in range(wanted[f"{role}_instances"])  # type: ignore[call-overload]
+    ]
+    prices = [price(parts, nodes, links) for parts in everything(servers, frozenset(range(len(nodes))), nodes)]  # type: ignore[arg-type]
+    try:
+        found = place(settings(**wanted), hardware(nodes, links=links))
+    except PlanError:
+        assert prices == []
+        return
+    taken = [gpu for one in found for gpu in one.gpus]
+    assert len(set(taken)) == len(taken)
+    assert price([(one.role, one.gpus) for one in found], nodes, links) == min(prices)
 
 
 # ---- servers on several nodes
@@ -406,6 +468,21 @@ def test_peer_copies_that_the_driver_denies() -> None:
     assert finding.level is Level.WARNING
     assert finding.line == "prefill: the driver refuses peer copies between GPU 1 and 2: CNS"
     assert judged(p2p=refused, **ONE_EACH)["placement/peer-copies"].level is Level.HEALTHY
+
+
+def test_peer_copies_that_the_driver_denies_on_the_kv_path() -> None:
+    refused = p2p_text(2).replace("OK", "CNS")
+    finding = judged(nodes=[0, 1], p2p=refused, **ONE_EACH)["placement/peer-copies"]
+    assert (finding.level, finding.line) == (
+        Level.WARNING,
+        "KV: the driver refuses peer copies between GPU 0 and 1: CNS",
+    )
+
+
+def test_all_pairs_denied_are_counted() -> None:
+    finding = judged(p2p=p2p_text(8).replace("OK", "CNS"))["placement/peer-copies"]
+    assert "prefill: the driver refuses peer copies between GPU 0 and 1 (and 15 more pairs): CNS" in finding.line
+    assert len(finding.evidence) == 6 + 6 + 4
 
 
 def test_without_matrices_the_findings_are_incomplete_but_stop_nothing() -> None:

@@ -82,6 +82,8 @@ def test_keys_of_pyinfra_are_left_to_it(key: str) -> None:
         ("prefill_gpus", [0, 1, 2, "3"]),
         ("prefill_gpus", [0, 1, 2, -1]),
         ("decode_numa_node", -1),
+        ("report_dir", ""),
+        ("report_dir", False),
         ("prefill_cuda_graph", "no"),
         ("prefill_arguments", "--log-level debug"),
         ("prefill_environment", ["A=1"]),
