@@ -61,7 +61,7 @@ def verdict(host: str, findings: Sequence[Finding], path: Sequence[Data], state:
     doubts = [one for one in findings if not one.stops and one.level in (Level.WARNING, Level.INCOMPLETE)]
     if stops:
         more = f" (and {len(stops) - 1} more)" if len(stops) > 1 else ""
-        return _verdict(stops[0].level, "Refused", f"{host} must not serve: {stops[0].line}{more}.")
+        return _verdict(stops[0].level, "Refused", f"{host} must not serve: {stops[0].line.rstrip('.')}{more}.")
     warned = f"{_count(len(doubts), 'warning')} to look at" if doubts else "every check healthy"
     if not planned:
         return _verdict("incomplete", "Not judged", f"{host} was not read far enough for a plan: {warned}.")
@@ -79,7 +79,7 @@ def verdict(host: str, findings: Sequence[Finding], path: Sequence[Data], state:
 
 
 def _verdict(level: str, word: str, sentence: str) -> Data:
-    return {"level": str(level), "word": word, "sentence": sentence.replace("..", ".")}
+    return {"level": str(level), "word": word, "sentence": sentence}
 
 
 def _speed(path: Sequence[Data]) -> str:
