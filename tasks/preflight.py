@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from pyinfra import host, logger
 
-from tasks import catalogue
+from tasks import catalogue, report
 from tasks.facts.hardware import Hardware as HardwareFact
 from tasks.facts.listeners import Listeners
 from tasks.facts.planned import Planned
@@ -22,6 +22,7 @@ from tasks.plan.findings import Finding, Level, Refused, error
 from tasks.plan.host import Answer, Hardware, System
 from tasks.plan.paths import Paths
 from tasks.plan.playbook import KERNEL_LIMITS, KERNEL_SETTINGS, Plan, debian_packages
+from tasks.plan.report import NONE
 from tasks.plan.settings import Settings
 
 
@@ -51,6 +52,9 @@ def admit() -> Plan:
     admission = ADMISSIONS[host.name] = Admission()
     try:
         return _admitted(admission)
+    except PlanError:
+        report.write(host.name, admission.plan, admission.findings, None, NONE)
+        raise
     finally:
         for finding in admission.findings:
             if finding.level in (Level.WARNING, Level.INCOMPLETE) and finding.advice and not finding.stops:
@@ -107,6 +111,8 @@ def _admitted(admission: Admission) -> Plan:
     found = replace(found, answers={**answers, **of_plan}, plan=plan)
     admission.add(*of_hardware, *checks.judged(found, "plan"))
     admission.plan = replace(plan, findings=admission.findings)
+    for line in rules.cautions(wanted, manifest):
+        logger.warning(f"{host.print_prefix}{line}")
     return admission.plan
 
 

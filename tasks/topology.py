@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyinfra import host
 from pyinfra.api import deploy
 
+from tasks import report
 from tasks.facts.paths import Paths
 from tasks.facts.units import Units
 from tasks.operations import files, topology
@@ -21,12 +22,10 @@ def prove(plan: Plan) -> None:
     units = read_units(host.get_fact(Units, **plan.units), plan.instances, plan.target)
     serving = [i.unit for i in plan.instances if units.instances[i.name].active not in ("inactive", "failed")]
 
+    kept = proof.read(plan, found[plan.paths.measured].text, found[BOOT_ID].text or "", bool(serving))
+    report.write(host.name, plan, (*plan.findings, *kept.findings), kept.data, kept.state)
+
     for worker in plan.workers:
-        topology.placed(name=f"Placement of {worker.name}", worker=worker, hardware=plan.hardware)
+        topology.placed(name=f"Placement of {worker.name}", worker=worker)
     files.file(name=f"File {config.path}", wanted=config, found=found[config.path])
-    topology.proved(
-        name="Peer copies, all_reduce and KV path proved",
-        plan=plan,
-        found=proof.read(plan, found[plan.paths.measured].text, found[BOOT_ID].text or "", bool(serving)),
-        serving=serving,
-    )
+    topology.proved(name="Peer copies, all_reduce and KV path proved", plan=plan, found=kept, serving=serving)

@@ -17,7 +17,7 @@ from pyinfra.context import ctx_host
 
 from tasks import render, report
 from tasks.plan.findings import Finding, Level, silence
-from tasks.plan.placement import findings
+from tasks.plan.placement import write_collapse
 from tasks.plan.playbook import Plan
 from tasks.plan.report import FRESH, NONE, build
 from tests.plan.builders import TWO_SOCKETS, catalogue_plan, hardware
@@ -36,7 +36,7 @@ FINDINGS = (
         [Finding("host/iommu", Level.WARNING, "the IOMMU translates")], {"host/iommu": f"measured, see {HOSTILE}"}
     ),
     Finding("host/clock", Level.HEALTHY, "the clock is synchronized"),
-    *findings(tuple(w.placement for w in PLAN.workers if w.placement), PLAN.hardware),
+    write_collapse(tuple(w.placement for w in PLAN.workers if w.placement), PLAN.hardware),
 )
 
 
@@ -252,7 +252,7 @@ def test_the_reader_sees_every_word(everything: Seen) -> None:
         "Refused",
         "3 days ago",
         "prefill 0 → decode 4",
-        "0.00023",
+        "0.00067",
         "37.5",
         "NODE",
         "right values",

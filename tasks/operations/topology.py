@@ -8,14 +8,13 @@ from collections.abc import Generator, Sequence
 from pyinfra import host, logger
 from pyinfra.api import FunctionCommand, Host, State, StringCommand, operation
 
+from tasks import report
 from tasks.operations.following import ask, run_and_log, say
 from tasks.plan import proof
 from tasks.plan.findings import Finding, Level
-from tasks.plan.host import Hardware
 from tasks.plan.instances import Instance
 from tasks.plan.paths import BOOT_ID
 from tasks.plan.playbook import Plan
-from tasks.plan.topology import weak_pairs
 
 Commands = Generator[StringCommand | FunctionCommand, None, None]
 UNIT = "sglang-pd-probe.service"
@@ -23,15 +22,10 @@ COLOURS = {Level.HEALTHY: "green", Level.ERROR: "red"}
 
 
 @operation()
-def placed(worker: Instance, hardware: Hardware) -> Commands:
-    """Nothing to change: shows the placement, warns where the driver refuses peer copies inside a TP group."""
-    placement = worker.placement
-    assert placement is not None
-    host.noop(f"{worker.name}: GPU {placement.gpus}, node {placement.numa_node}: {placement.rule}")
-    for a, b, status in weak_pairs(hardware.p2p, placement.gpus):
-        logger.warning(
-            f"{host.print_prefix}{worker.name}: no peer copies between GPU {a} and {b} (topo -p2p: {status})"
-        )
+def placed(worker: Instance) -> Commands:
+    """Nothing to change: shows the placement and the rule that chose it."""
+    assert worker.placement is not None
+    host.noop(f"{worker.name}: {worker.placement.where}: {worker.placement.rule}")
     yield from ()
 
 
@@ -58,12 +52,15 @@ def measure(state: State, host: Host, plan: Plan, serving: Sequence[str]) -> boo
     run_and_log(state, host, _probe(plan))
     kept, boot = (ask(host, f"cat {shlex.quote(path)}") for path in (plan.paths.measured, BOOT_ID))
     found = proof.read(plan, kept or None, boot.strip(), serving=False)
+    page = report.write(host.name, plan, (*plan.findings, *found.findings), found.data, found.state)
     if found.stale:
         say(host, f"pd-probe left no result ({found.stale}): `journalctl -u {UNIT}` on the host says why", "red")
     else:
         for finding in found.findings:
             if finding.level is not Level.HEALTHY or not finding.id.endswith(("/run", "/state")):
                 _tell(host, finding)
+    if page:
+        say(host, f"report: {page}")
     if serving and not found.holds:
         say(host, "the servers start again as they were", "yellow")
         run_and_log(state, host, f"systemctl start --no-block {' '.join(serving)}")

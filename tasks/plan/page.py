@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.plan.drawing import Drawing, draw
-from tasks.plan.report import FRESH, LEVELS, NONE, PROMPT, Data
+from tasks.plan.probe import PROMPT
+from tasks.plan.report import FRESH, LEVELS, NONE, Data
 from tasks.plan.topology import spell_number_list
 
 SHADES = 6  # classes h0 (faint) to h5 (strong)
@@ -73,12 +74,16 @@ def view(data: Data) -> dict[str, Any]:
         "lanes": _lanes(data["kv_path"]),
         "seconds": [_seconds(pair) for pair in data["kv_path"] if any(pair["seconds"].values())],
         "prompt": f"{PROMPT:,}",
-        "page": (parts.get("kv_path") or {}).get("page"),
-        "page_size": size(((parts.get("kv_path") or {}).get("page") or {}).get("bytes")),
+        "kv_pages": _kv_pages(data["kv_pages"]) if data["kv_pages"] else None,
         "backend": _backend(parts.get("kv_path") or {}),
         "groups": [_group(group) for group in (parts.get("all_reduce") or {}).get("groups") or []],
         "versions": data["versions"],
     }
+
+
+def _kv_pages(pages: Data) -> Data:
+    told = ", ".join(f"{one['count']} x {size(one['bytes'])} ({one['name']})" for one in pages["buffers"])
+    return {"tokens": pages["tokens"], "buffers": told}
 
 
 def size(count: int | None) -> str:

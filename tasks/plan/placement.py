@@ -11,7 +11,7 @@ from tasks.plan.errors import PlanError
 from tasks.plan.findings import Finding, Level
 from tasks.plan.host import Hardware
 from tasks.plan.settings import Settings
-from tasks.plan.topology import spell_number_list, weak_pairs
+from tasks.plan.topology import spell_number_list
 
 ROLES = ("prefill", "decode")
 # Farthest first (legend of `nvidia-smi topo -m`), SOCKET between two NUMA nodes of one socket; NVLink beats them all.
@@ -48,11 +48,6 @@ class Placement:
     def nodes(self) -> str:
         """The nodes in the kernel's and numactl's spelling: "0", "0-3"; "" without one."""
         return spell_number_list(frozenset(self.numa_nodes))
-
-    @property
-    def numa_node(self) -> int | None:
-        """The only node, None where there is none or several."""
-        return self.numa_nodes[0] if len(self.numa_nodes) == 1 else None
 
     @property
     def where(self) -> str:
@@ -388,22 +383,13 @@ def _placement(server: _Server, gpus: Gpus, hardware: Hardware, rule: str) -> Pl
 # ---- what deserves a word about a placement
 
 
-def findings(placements: tuple[Placement, ...], hardware: Hardware) -> tuple[Finding, ...]:
-    """What the report says about a placement: its nodes, its links, peer copies, and the write-collapse shape."""
-    return (
-        _nodes_finding(placements, hardware),
-        _peer_copies(placements, hardware),
-        write_collapse(placements, hardware),
-    )
-
-
 def write_collapse(placements: tuple[Placement, ...], hardware: Hardware) -> Finding:
-    """Two prefill GPUs behind one PCIe switch that write to decode GPUs behind two roots (id placement/write-collapse).
+    """Two prefill GPUs behind one PCIe switch that write to decode GPUs behind two roots (id gpu/writes/collapse).
 
     Published for RTX PRO 6000 behind such switches: 37 GB/s fall to 2.7. The advice names a layout without it where
     there is one.
     """
-    about = "placement/write-collapse"
+    about = "gpu/writes/collapse"
     host = _Host(hardware)
     parts = {_Server(p.role, p.number, p.name, len(p.gpus)): p.gpus for p in placements}
     if hardware.topo is None and len(hardware.gpus) > 1:
@@ -430,49 +416,6 @@ def write_collapse(placements: tuple[Placement, ...], hardware: Hardware) -> Fin
         f"({host.link(c, d)}): 37 GB/s were seen to fall to 2.7 that way",
         tuple(" ".join(hardware.topo.rows[gpu].split()) for gpu in (a, b, c, d)) if hardware.topo else (),
         advice,
-    )
-
-
-def _nodes_finding(placements: tuple[Placement, ...], hardware: Hardware) -> Finding:
-    about = "placement/numa-node"
-    line = "; ".join(f"{p.name}: {p.where}" for p in placements)
-    rules = tuple(f"{p.name}: {p.rule}" for p in placements)
-    if any(not p.numa_nodes for p in placements) and len(hardware.nodes) > 1:
-        return Finding(
-            about, Level.WARNING, f"{line}: CPUs and memory of these servers are not bound", rules,
-            f"the host has {len(hardware.nodes)} NUMA nodes but does not say on which a GPU is: firmware or hypervisor "
-            "must pass it on (/sys/bus/pci/devices/*/numa_node)",
-        )  # fmt: skip
-    return Finding(about, Level.HEALTHY, line, rules)
-
-
-def _peer_copies(placements: tuple[Placement, ...], hardware: Hardware) -> Finding:
-    """Whether the driver claims peer copies inside each server and where KV moves: what it claims proves nothing, what
-    it denies does.
-    """
-    about = "placement/peer-copies"
-    if hardware.p2p is None:
-        if len(hardware.gpus) == 1:
-            return Finding(about, Level.HEALTHY, "one GPU: nothing to copy to")
-        return Finding(
-            about, Level.INCOMPLETE, "the host gave no matrix of peer copies",
-            advice="run `nvidia-smi topo -p2p rw` on the host", required=False,
-        )  # fmt: skip
-    weak = [(p.name, *pair) for p in placements for pair in weak_pairs(hardware.p2p, p.gpus)]
-    weak += [("KV", *pair) for write in kv_writes(placements) for pair in weak_pairs(hardware.p2p, write)]
-    if not weak:
-        return Finding(
-            about, Level.HEALTHY, "the driver denies no peer copy inside a server, nor from prefill to decode"
-        )
-    name, a, b, status = weak[0]
-    more = f" (and {len(weak) - 1} more pairs)" if len(weak) > 1 else ""
-    return Finding(
-        about,
-        Level.WARNING,
-        f"{name}: the driver refuses peer copies between GPU {a} and {b}{more}: {status}",
-        tuple(f"{name}: GPU {a} and {b}: {status}" for name, a, b, status in weak),
-        "CNS: chipset or IOMMU setting; GNS, NS: these cards or this driver; DR: a module option; until that is mended "
-        "everything between these GPUs runs through host memory",
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,11 @@ class Proof:
     findings: tuple[Finding, ...]
 
     @property
+    def state(self) -> str:
+        """For the report: "fresh", "none", or why it is stale."""
+        return "none" if self.data is None else f"stale: {self.stale}" if self.stale else "fresh"
+
+    @property
     def holds(self) -> bool:
         """Whether servers may start on it."""
         return not self.stale and not any(finding.stops for finding in self.findings)
@@ -77,20 +82,23 @@ def judge(data: Mapping[str, Any], plan: Plan) -> tuple[Finding, ...]:
     )
 
 
-def transfer_seconds(pair: Mapping[str, Any], profile: ModelProfile, parallel: int) -> dict[str, float] | None:
+def transfer_seconds(
+    rows: Sequence[Mapping[str, Any]], profile: ModelProfile, parallel: int
+) -> dict[str, float] | None:
     """Seconds that the KV of 1,000 prompt tokens takes from one rank, from the measured time of a descriptor.
 
-    {"scattered": each page by itself, "merged": contiguous pages as one descriptor}; None where sizes are missing.
+    split: a descriptor for each page and buffer. merged: one for each buffer, as SGLang does where pages lie side by
+    side. None where a size was not measured.
     """
-    us = {shape["descriptor_bytes"]: shape["us_per_descriptor"] for shape in pair["alone"]}
-    scattered = merged = 0.0
+    us = {row["descriptor_bytes"]: row["us_per_descriptor"] for row in rows if row.get("us_per_descriptor")}
+    split = merged = 0.0
     for buffer in profile.kv_buffers:
         size, count = probe.page_bytes(buffer, profile, parallel), probe.pages(profile)
         if size not in us or size * count not in us:
             return None
-        scattered += buffer.count * count * us[size]
+        split += buffer.count * count * us[size]
         merged += buffer.count * us[size * count]
-    return {"scattered": scattered / 1e6, "merged": merged / 1e6}
+    return {"split": split / 1e6, "merged": merged / 1e6}
 
 
 # ---- freshness

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import pairwise
-from math import ceil
 from typing import Any
 
+from tasks.plan import probe
 from tasks.plan.findings import Finding, Level
 from tasks.plan.host import Hardware
 from tasks.plan.placement import kv_writes, sockets
 from tasks.plan.playbook import Plan
+from tasks.plan.proof import transfer_seconds
 from tasks.plan.topology import spell_number_list
 
 FORMAT = 1
-PROMPT = 1000  # tokens that the KV transfer is reckoned for
 FRESH, NONE = "fresh", "none"  # states of a proof; anything else says why it is stale
 LEVELS = (Level.ERROR, Level.INCOMPLETE, Level.WARNING, Level.SILENCED, Level.HEALTHY)  # in the order to be read
 
@@ -36,7 +35,7 @@ def build(
     measured. state: "fresh", "none", or why the proof is stale. now: with a time zone.
     """
     judged = sorted(findings, key=lambda one: (LEVELS.index(one.level), not one.stops))
-    path = kv_path(proof)
+    path = kv_path(proof, plan)
     return {
         "format": FORMAT,
         "host": host,
@@ -50,6 +49,7 @@ def build(
         "versions": _versions(plan, proof) if plan else {},
         "state": state,
         "age": age(proof, now),
+        "kv_pages": _kv_pages(plan) if plan else None,
         "kv_path": path,
         "proof": dict(proof) if proof else None,
     }
@@ -106,14 +106,13 @@ def age(proof: Mapping[str, Any] | None, now: datetime) -> Data | None:
     return {"words": words, "started": proof["started"], "took": proof.get("seconds"), "boot": depends.get("boot")}
 
 
-def kv_path(proof: Mapping[str, Any] | None) -> list[Data]:
+def kv_path(proof: Mapping[str, Any] | None, plan: Plan | None) -> list[Data]:
     """Each pair of the KV path with what follows from its figures.
 
     gbps: with the largest descriptors, alone. share: of the plain copy of the same pair. seconds: of transfer for
-    PROMPT tokens, by way ("alone", "together"), pages apart ("split") and contiguous ones merged.
+    1,000 prompt tokens, by way ("alone", "together"), pages apart ("split") and contiguous ones merged.
     """
     part = ((proof or {}).get("parts") or {}).get("kv_path") or {}
-    page = part.get("page")
     found = []
     for pair in part.get("pairs") or []:
         alone = sorted(pair.get("alone") or [], key=lambda row: row["descriptor_bytes"])
@@ -134,37 +133,24 @@ def kv_path(proof: Mapping[str, Any] | None) -> list[Data]:
                 "alone": alone,
                 "together": together,
                 "seconds": {
-                    "alone": transfer_seconds(page, alone) if page else None,
-                    "together": transfer_seconds(page, together) if page else None,
+                    way: transfer_seconds(rows, plan.profile, plan.settings.prefill_tensor_parallel) if plan else None
+                    for way, rows in (("alone", alone), ("together", together))
                 },
             }
         )
     return found
 
 
-def transfer_seconds(page: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Data | None:
-    """Seconds that the KV of PROMPT tokens takes between two GPUs, from the measured time per descriptor.
-
-    split: a descriptor for each page and layer. merged: one for each layer, as SGLang does where pages lie side by
-    side. Between two measured sizes the time per descriptor is taken as linear; None where a figure is missing.
-    """
-    times = [(row["descriptor_bytes"], row["us_per_descriptor"]) for row in rows if row.get("us_per_descriptor")]
-    if not times:
-        return None
-    pages = ceil(PROMPT / page["tokens"])
-    split = _us(page["bytes"], times) * pages * page["layers"]
-    merged = _us(page["bytes"] * pages, times) * page["layers"]
-    return {"split": split / 1e6, "merged": merged / 1e6}
-
-
-def _us(size: int, times: Sequence[tuple[int, float]]) -> float:
-    """us for a descriptor of `size` bytes. Beyond what was measured: the nearest size's own rate or time."""
-    if size <= times[0][0]:
-        return times[0][1]  # posting dominates small ones
-    for (low, fast), (high, slow) in pairwise(times):
-        if size <= high:
-            return fast + (slow - fast) * (size - low) / (high - low)
-    return times[-1][1] * size / times[-1][0]
+def _kv_pages(plan: Plan) -> Data:
+    """What one rank sends of each page of tokens."""
+    profile, parallel = plan.profile, plan.settings.prefill_tensor_parallel
+    return {
+        "tokens": profile.page_size or 1,
+        "buffers": [
+            {"name": one.name, "count": one.count, "bytes": probe.page_bytes(one, profile, parallel)}
+            for one in profile.kv_buffers
+        ],
+    }
 
 
 def _placement(plan: Plan) -> list[Data]:

@@ -166,7 +166,7 @@ def test_every_check_has_a_case_that_is_not_fine() -> None:
     """Except those that only say what reading found, whose faults end in a refusal before."""
     faulty = {check for check, _, _, level, _ in CASES if level is not HEALTHY} | set(UNREADABLE_ONLY)
     told_before = {"host/system/readable", "gpu/driver/answers", "gpu/placement/possible"}
-    assert faulty | told_before | {"gpu/topology/numa", "model/revision/pinned"} == CHECKS.keys()
+    assert faulty | told_before | {"gpu/topology/numa", "model/revision/pinned", "gpu/writes/collapse"} == CHECKS.keys()
 
 
 # ---- answers that cannot be read

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tasks.plan.errors import PlanError
 from tasks.plan.findings import Finding, Level
 from tasks.plan.host import Answer
-from tasks.plan.placement import Placement, findings, place
+from tasks.plan.placement import Placement, place, write_collapse
 from tests.plan.builders import TWO_SOCKETS, cpus_of_node, hardware, p2p_text, settings, topo_text
 
 
@@ -405,21 +405,22 @@ def judged(
     links: dict[tuple[int, int], str] | None = None, nodes: list[int] = TWO_SOCKETS, p2p: str = "", **changes: object
 ) -> dict[str, Finding]:
     found = hardware(nodes, links=links or {}, p2p=Answer(0, p2p or p2p_text(len(nodes))))
-    return {finding.id: finding for finding in findings(place(settings(**changes), found), found)}
+    finding = write_collapse(place(settings(**changes), found), found)
+    return {finding.id: finding}
 
 
 def test_a_healthy_placement() -> None:
-    found = judged()
-    assert {finding.level for finding in found.values()} == {Level.HEALTHY}
-    assert found["placement/numa-node"].line == "prefill: GPU 0-3, NUMA node 0; decode: GPU 4-7, NUMA node 1"
-    assert "prefill: one NUMA node, roles apart" in found["placement/numa-node"].evidence[0]
+    assert judged()["gpu/writes/collapse"].level is Level.HEALTHY
+    [prefill, decode] = place(settings(), hardware(TWO_SOCKETS))
+    assert (prefill.where, decode.where) == ("GPU 0-3, NUMA node 0", "GPU 4-7, NUMA node 1")
+    assert "one NUMA node, roles apart" in prefill.rule
 
 
 PAIRS = {(0, 1): "PIX", (2, 3): "PIX", (4, 5): "PIX", (6, 7): "PIX"}
 
 
 def test_pairs_behind_switches_on_both_sides_do_not_collapse() -> None:
-    assert judged(PAIRS)["placement/write-collapse"].level is Level.HEALTHY
+    assert judged(PAIRS)["gpu/writes/collapse"].level is Level.HEALTHY
 
 
 ONE_SIDE = {(0, 1): "PIX", (2, 3): "PIX"}  # switches on the first node only
@@ -430,7 +431,7 @@ def test_a_derived_placement_swaps_the_roles_rather_than_collapse() -> None:
 
 
 def test_write_collapse_quotes_the_rows_and_offers_another_layout() -> None:
-    finding = judged(ONE_SIDE, prefill_gpus=[0, 1], **TWO_EACH)["placement/write-collapse"]
+    finding = judged(ONE_SIDE, prefill_gpus=[0, 1], **TWO_EACH)["gpu/writes/collapse"]
     assert finding.level is Level.WARNING
     assert "GPU 0 and 1 share a PCIe switch (PIX) and write KV to GPU 4 and 5 behind two roots (NODE)" in finding.line
     assert [row.split()[0] for row in finding.evidence] == ["GPU0", "GPU1", "GPU4", "GPU5"]
@@ -439,60 +440,28 @@ def test_write_collapse_quotes_the_rows_and_offers_another_layout() -> None:
 
 def test_the_layout_that_is_offered_has_no_write_collapse() -> None:
     found = judged(ONE_SIDE, prefill_gpus=[4, 5], decode_gpus=[0, 1], **TWO_EACH)
-    assert found["placement/write-collapse"].level is Level.HEALTHY
+    assert found["gpu/writes/collapse"].level is Level.HEALTHY
 
 
 def test_write_collapse_that_no_layout_avoids() -> None:
-    found = judged(PAIRS, **sizes(1, 1, 4, 4))["placement/write-collapse"]
+    found = judged(PAIRS, **sizes(1, 1, 4, 4))["gpu/writes/collapse"]
     assert found.level is Level.WARNING
     assert "no layout of these servers avoids it" in found.advice
 
 
 def test_writes_over_nvlink_do_not_collapse() -> None:
     nvlink = {(a, b): "NV18" for a in range(4) for b in range(4, 8)}
-    assert judged({(0, 1): "PIX", **nvlink}, **TWO_EACH)["placement/write-collapse"].level is Level.HEALTHY
+    assert judged({(0, 1): "PIX", **nvlink}, **TWO_EACH)["gpu/writes/collapse"].level is Level.HEALTHY
 
 
 def test_uneven_ranks_write_to_the_ranks_that_share_their_part() -> None:
     named = {"prefill_gpus": [0, 1], "decode_gpus": [4, 5, 6, 7]}
     same_root = judged({(0, 1): "PIX", (4, 5): "PIX", (6, 7): "PIX"}, **sizes(2, 4), **named)
-    assert "GPU 0 and 1" in same_root["placement/write-collapse"].line
-    assert "GPU 4 and 6" in same_root["placement/write-collapse"].line
+    assert "GPU 0 and 1" in same_root["gpu/writes/collapse"].line
+    assert "GPU 4 and 6" in same_root["gpu/writes/collapse"].line
 
 
-def test_peer_copies_that_the_driver_denies() -> None:
-    refused = (
-        p2p_text(8).replace(" GPU2\tOK\tOK\tX", " GPU2\tOK\tCNS\tX").replace(" GPU1\tOK\tX\tOK", " GPU1\tOK\tX\tCNS")
-    )
-    finding = judged(p2p=refused)["placement/peer-copies"]
-    assert finding.level is Level.WARNING
-    assert finding.line == "prefill: the driver refuses peer copies between GPU 1 and 2: CNS"
-    assert judged(p2p=refused, **ONE_EACH)["placement/peer-copies"].level is Level.HEALTHY
-
-
-def test_peer_copies_that_the_driver_denies_on_the_kv_path() -> None:
-    refused = p2p_text(2).replace("OK", "CNS")
-    finding = judged(nodes=[0, 1], p2p=refused, **ONE_EACH)["placement/peer-copies"]
-    assert (finding.level, finding.line) == (
-        Level.WARNING,
-        "KV: the driver refuses peer copies between GPU 0 and 1: CNS",
-    )
-
-
-def test_all_pairs_denied_are_counted() -> None:
-    finding = judged(p2p=p2p_text(8).replace("OK", "CNS"))["placement/peer-copies"]
-    assert "prefill: the driver refuses peer copies between GPU 0 and 1 (and 15 more pairs): CNS" in finding.line
-    assert len(finding.evidence) == 6 + 6 + 4
-
-
-def test_without_matrices_the_findings_are_incomplete_but_stop_nothing() -> None:
+def test_without_a_matrix_it_is_incomplete_and_stops_nothing() -> None:
     found = dataclasses.replace(hardware(TWO_SOCKETS), topo=None, p2p=None)
-    levels = {finding.id: (finding.level, finding.stops) for finding in findings(place(settings(), found), found)}
-    assert levels["placement/write-collapse"] == levels["placement/peer-copies"] == (Level.INCOMPLETE, False)
-
-
-def test_servers_that_nobody_can_bind_are_a_warning_on_a_host_of_several_nodes() -> None:
-    two, one = hardware(TWO_SOCKETS).nodes, hardware([0]).nodes
-    unknown, single = (dataclasses.replace(hardware([-1] * 8), nodes=nodes) for nodes in (two, one))
-    levels = [findings(place(settings(), found), found)[0].level for found in (unknown, single)]
-    assert levels == [Level.WARNING, Level.HEALTHY]
+    finding = write_collapse(place(settings(), found), found)
+    assert (finding.level, finding.stops) == (Level.INCOMPLETE, False)

@@ -107,16 +107,16 @@ def test_a_broken_set_up_is_not_taken_for_a_broken_fabric() -> None:
 def test_seconds_per_1000_tokens_from_the_time_of_a_descriptor() -> None:
     found = catalogue_plan({}, hardware(TWO_SOCKETS))
     [pair] = real("good")["parts"]["kv_path"]["pairs"]
-    seconds = proof.transfer_seconds(pair, found.profile, 1)
+    seconds = proof.transfer_seconds(pair["alone"], found.profile, 1)
     assert seconds is not None
     # by hand from the file: 21 x 4 x 2.647 + 21 x 4 x 2.601 + 20 x 4 x 2.624 us; 21 x 3.638 + 21 x 2.657 + 20 x 2.653
-    assert seconds["scattered"] == pytest.approx(650.7e-6, rel=1e-3)
+    assert seconds["split"] == pytest.approx(650.7e-6, rel=1e-3)
     assert seconds["merged"] == pytest.approx(185.3e-6, rel=1e-3)
 
 
 def test_sizes_of_another_model_give_no_seconds() -> None:
     [pair] = real("good")["parts"]["kv_path"]["pairs"]
-    assert proof.transfer_seconds(pair, profile(), 1) is None
+    assert proof.transfer_seconds(pair["alone"], profile(), 1) is None
 
 
 # ---- faults that no machine at hand has

@@ -9,11 +9,11 @@ import pytest
 
 from tasks.plan import page
 from tasks.plan.findings import Finding, Level, silence
-from tasks.plan.placement import findings
+from tasks.plan.placement import write_collapse
 from tasks.plan.playbook import Plan
-from tasks.plan.report import FRESH, NONE, build, transfer_seconds
+from tasks.plan.report import FRESH, NONE, build
 from tests.plan.builders import TWO_SOCKETS, catalogue_plan, hardware
-from tests.plan.proofs import MIB, PAGE, pair, proof, row, rows
+from tests.plan.proofs import MIB, PAGE, pair, proof, row
 
 NOW = datetime(2026, 12, 3, 5, 30, tzinfo=UTC)
 PLAN = catalogue_plan({}, hardware(TWO_SOCKETS))
@@ -83,23 +83,16 @@ def test_findings_stand_in_the_order_in_which_they_are_read() -> None:
 # ---- figures that follow
 
 
-def test_seconds_for_a_prompt_with_pages_apart_and_merged() -> None:
-    found = transfer_seconds({"bytes": PAGE, "layers": 43, "tokens": 64}, rows())
-    assert found is not None
-    pages = 16  # 1,000 tokens in pages of 64
-    assert found["split"] == pytest.approx(2.7e-6 * pages * 43)
-    merged_us = 2.7 + (22.0 - 2.7) * (pages * PAGE - PAGE) / (MIB - PAGE)
-    assert found["merged"] == pytest.approx(merged_us * 1e-6 * 43)
-
-
-def test_a_merged_descriptor_beyond_all_that_was_measured_goes_on_at_the_last_rate() -> None:
-    found = transfer_seconds({"bytes": MIB, "layers": 1, "tokens": 1}, [row(MIB, 20.0)])
-    assert found == {"split": pytest.approx(0.02), "merged": pytest.approx(0.02)}
-
-
-@pytest.mark.parametrize("measured", [[], [row(PAGE, 1.0, us_per_descriptor=None, gbps=None)]])
+@pytest.mark.parametrize("measured", [[], [row(PAGE, 1.0, us_per_descriptor=None, gbps=None)], [row(MIB, 20.0)]])
 def test_without_figures_there_are_no_seconds(measured: list[dict[str, Any]]) -> None:
-    assert transfer_seconds({"bytes": PAGE, "layers": 1, "tokens": 64}, measured) is None
+    data = built(measured=proof([pair(0, 4, alone=measured)]), state=FRESH)
+    assert data["kv_path"][0]["seconds"]["alone"] is None
+
+
+def test_seconds_stand_beside_the_pair() -> None:
+    seconds = built(measured=proof(), state=FRESH)["kv_path"][0]["seconds"]["alone"]
+    assert seconds["split"] == pytest.approx((21 + 21 + 20) * 4 * 2.7e-6)
+    assert seconds["merged"] == pytest.approx((21 * 14.0 + (21 + 20) * 2.7) * 1e-6)
 
 
 def test_a_pairs_share_is_of_the_plain_copy_of_the_same_pair() -> None:
@@ -162,7 +155,7 @@ def test_a_host_without_matrices() -> None:
     import dataclasses
 
     bare = dataclasses.replace(PLAN, hardware=dataclasses.replace(PLAN.hardware, topo=None, p2p=None))
-    found = built(findings(tuple(w.placement for w in bare.workers if w.placement), bare.hardware), plan=bare)
+    found = built([write_collapse(tuple(w.placement for w in bare.workers if w.placement), bare.hardware)], plan=bare)
     assert (found["hardware"]["links"], found["hardware"]["p2p"]) == (None, None)
     assert found["verdict"]["level"] == "unproven"
 
@@ -175,7 +168,7 @@ FAILED = {"status": "timeout", "exit": None, "seconds": None, "reason": "no answ
     [
         proof(peer=None, all_reduce=None, kv_path=None),
         proof(peer=FAILED, all_reduce=FAILED, kv_path=FAILED),
-        proof(kv_path={**FAILED, "page": None, "pairs": [], "backend": None, "parameters": None}),
+        proof(kv_path={**FAILED, "pairs": [], "backend": None, "parameters": None}),
         proof([pair(0, 4, plain_gbps=None, lane=None, cuda_ipc=None, alone=[], together=[])]),
         proof([pair(0, 4, alone=[row(PAGE, 1.0, gbps=None, us_per_descriptor=None, same_bytes=None)], together=[])]),
         {**proof(), "depends": {}, "seconds": None, "started": None, "device": "cpu"},
@@ -196,7 +189,7 @@ def test_parts_that_failed_say_why() -> None:
 
 @pytest.mark.parametrize(
     ("count", "shown"),
-    [(PAGE, "9 KiB"), (MIB, "1 MiB"), (256 * MIB, "256 MiB"), (1000, "1000 B"), (640, "640 B"), (None, "n/a")],
+    [(9216, "9 KiB"), (MIB, "1 MiB"), (256 * MIB, "256 MiB"), (1000, "1000 B"), (640, "640 B"), (None, "n/a")],
 )
 def test_sizes(count: int | None, shown: str) -> None:
     assert page.size(count) == shown

@@ -110,7 +110,7 @@ def visible(found: Found) -> Verdict:
 def placed(found: Found) -> Verdict:
     workers = found.plan.workers if found.plan else ()
     placements = [(worker.name, worker.placement) for worker in workers if worker.placement]
-    said = [f"{name}: GPU {list(p.gpus)}, NUMA node {p.numa_node}: {p.rule}" for name, p in placements]
+    said = [f"{name}: {p.where}: {p.rule}" for name, p in placements]
     return healthy(f"{len(found.wanted)} of {len(found.gpus)} GPUs for {len(workers)} servers", *said)
 
 

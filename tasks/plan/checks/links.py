@@ -6,6 +6,7 @@ import re
 
 from tasks.plan.checks.gpus import health
 from tasks.plan.checks.registry import Found, Unreadable, Verdict, check, error, healthy, warning
+from tasks.plan.placement import write_collapse
 from tasks.plan.topology import parse_p2p_matrix, parse_topo_matrix
 
 DEVICE = re.compile(r"^([0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f] ")
@@ -151,7 +152,7 @@ def matrix(found: Found) -> Verdict:
 )
 def numa(found: Found) -> Verdict:
     assert found.hardware is not None and found.plan is not None
-    unknown = [w.name for w in found.plan.workers if w.placement and w.placement.numa_node is None]
+    unknown = [w.name for w in found.plan.workers if w.placement and not w.placement.numa_nodes]
     if unknown and len(found.hardware.nodes) > 1:
         return warning(
             f"no NUMA node is known for {', '.join(unknown)}: nothing is bound",
@@ -159,6 +160,23 @@ def numa(found: Found) -> Verdict:
             *(f"{gpu.bus_id}: numa_node {gpu.numa_node}" for gpu in found.gpus if gpu.index in found.wanted),
         )
     return healthy("one NUMA node" if len(found.hardware.nodes) < 2 else "the node of every server is known")
+
+
+@check(
+    "gpu/writes/collapse",
+    "plan",
+    judges="two prefill GPUs behind one PCIe switch do not write KV to GPUs behind two roots; that shape is a warning",
+    source="rtx6kpro collapse report: 37 GB/s fell to 2.7",
+    settings=("prefill_gpus", "decode_gpus"),
+    ask="nvidia-smi topo -m",
+    required=False,
+    of_gpu=True,
+)
+def collapse(found: Found) -> Verdict:
+    assert found.hardware is not None and found.plan is not None
+    placements = tuple(worker.placement for worker in found.plan.workers if worker.placement)
+    shape = write_collapse(placements, found.hardware)
+    return Verdict(shape.level, shape.line, shape.advice, shape.evidence)
 
 
 def _refused(found: Found, pairs: list[tuple[int, int]]) -> list[tuple[int, int, str]]:

@@ -14,11 +14,14 @@ GB = 1_000_000_000
 
 def _gpus_of_node(found: Found) -> dict[int, int]:
     """NUMA node -> GPUs (for a CPU release: ranks) of the servers that are bound to it."""
+    node_of = {gpu.index: gpu.numa_node for gpu in found.gpus}
     count: dict[int, int] = {}
     for worker in found.plan.workers if found.plan else ():
-        placement = worker.placement
-        if placement is not None and placement.numa_node is not None:
-            count[placement.numa_node] = count.get(placement.numa_node, 0) + len(placement.gpus)
+        nodes = worker.placement.numa_nodes if worker.placement else ()
+        for gpu in worker.placement.gpus if worker.placement and nodes else ():
+            own = node_of.get(gpu)
+            node = own if own is not None and own in nodes else nodes[0]
+            count[node] = count.get(node, 0) + 1
     return count
 
 
