@@ -37,9 +37,36 @@ def _query(q, there, FIRST: tl.constexpr, WIDE: tl.constexpr):
 
 
 @triton.jit
-def _fetch(fp8, start, there, FIRST: tl.constexpr):
-    # Columns FIRST to FIRST + 64 of a tile, as they stand in the cache.
+def _token(indices, tile, last, length, TOKENS: tl.constexpr):
+    # The tokens of a tile, below 0 for none.
+    t = tile * TOKENS + tl.arange(0, TOKENS)
+    return tl.load(indices + t, mask=(t < length) & (tile < last), other=-1)
+
+
+@triton.jit
+def _columns(fp8, start, there, FIRST: tl.constexpr):
     return tl.load(fp8 + (start + (FIRST + tl.arange(0, 64))[None, :]), mask=there[:, None], other=0.0)
+
+
+@triton.jit
+def _fetch(fp8, words, bf16, index, PAGE: tl.constexpr, PAGE_BYTES: tl.constexpr):
+    # A tile as it stands in the cache: seven groups of FP8, the rope part, the scales.
+    there = index >= 0
+    index = tl.where(there, index, 0)
+    page = (index // PAGE).to(tl.int64)
+    slot = (index % PAGE).to(tl.int64)
+    start = (page * PAGE_BYTES + slot * 576)[:, None]
+    f0 = _columns(fp8, start, there, 0)
+    f1 = _columns(fp8, start, there, 64)
+    f2 = _columns(fp8, start, there, 128)
+    f3 = _columns(fp8, start, there, 192)
+    f4 = _columns(fp8, start, there, 256)
+    f5 = _columns(fp8, start, there, 320)
+    f6 = _columns(fp8, start, there, 384)
+    rope = (page * (PAGE_BYTES // 2) + slot * 288)[:, None]
+    f7 = tl.load(bf16 + (rope + (224 + tl.arange(0, 64))[None, :]), mask=there[:, None], other=0.0)
+    scales = tl.load(words + (page * (PAGE_BYTES // 8) + PAGE * 72 + slot), mask=there, other=0)
+    return f0, f1, f2, f3, f4, f5, f6, f7, scales
 
 
 @triton.jit
@@ -74,25 +101,12 @@ def _walk(
     PRECISE: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     # Tiles first to last of one cache, added to the running softmax (base 2).
+    after = _token(indices, first, last, length, TOKENS)
     for tile in tl.range(first, last, num_stages=STAGES):
-        t = tile * TOKENS + tl.arange(0, TOKENS)
-        index = tl.load(indices + t, mask=t < length, other=-1)
+        index = after
         there = index >= 0
-        index = tl.where(there, index, 0)
-        page = (index // PAGE).to(tl.int64)
-        slot = (index % PAGE).to(tl.int64)
-        start = (page * PAGE_BYTES + slot * 576)[:, None]
-        f0 = _fetch(fp8, start, there, 0)
-        f1 = _fetch(fp8, start, there, 64)
-        f2 = _fetch(fp8, start, there, 128)
-        f3 = _fetch(fp8, start, there, 192)
-        f4 = _fetch(fp8, start, there, 256)
-        f5 = _fetch(fp8, start, there, 320)
-        f6 = _fetch(fp8, start, there, 384)
-        rope = (page * (PAGE_BYTES // 2) + slot * 288)[:, None]
-        k7 = tl.load(bf16 + (rope + (224 + tl.arange(0, 64))[None, :]), mask=there[:, None], other=0.0)
-        k7 = _operand(k7, WIDE)
-        scales = tl.load(words + (page * (PAGE_BYTES // 8) + PAGE * 72 + slot), mask=there, other=0)
+        f0, f1, f2, f3, f4, f5, f6, f7, scales = _fetch(fp8, words, bf16, index, PAGE, PAGE_BYTES)
+        after = _token(indices, tile + 1, last, length, TOKENS)  # on its way while this tile is computed with
         # The branch is always taken. Behind it Triton sees BF16, not what became of FP8: only then does it
         # read the operands with ldmatrix, and hold them in shared memory once for both products.
         if tile < last:
@@ -106,6 +120,7 @@ def _walk(
         else:
             k0 = _operand(tl.zeros([TOKENS, 64], dtype=tl.float32), WIDE)
             k1, k2, k3, k4, k5, k6 = k0, k0, k0, k0, k0, k0
+        k7 = _operand(f7, WIDE)
 
         s = tl.zeros([q0.shape[0], TOKENS], dtype=tl.float32)
         s = _scores(q0, k0, s, WIDE)
