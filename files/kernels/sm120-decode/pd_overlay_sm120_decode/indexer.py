@@ -75,9 +75,9 @@ def launch_options(rows, columns, capability, multiprocessors):
 
     Found by measuring (docs/kernels.md).
     """
-    tokens, programs = 128, multiprocessors * 8
+    tokens, programs = 128, multiprocessors * 16
     workers = max(1, min(-(-columns // tokens), -(-programs // rows)))
-    return {"TOKENS": tokens, "workers": workers, "FILL": 2048, "STAGES": 3, "num_warps": 4}
+    return {"TOKENS": tokens, "workers": workers, "FILL": 2048, "STAGES": 2, "num_warps": 4}
 
 
 def fp8_paged_mqa_logits(
@@ -127,7 +127,7 @@ def fp8_paged_mqa_logits(
     if options is None:
         processors, capability = _device(q.device.index) if q.is_cuda else (1, (0, 0))
         options = launch_options(rows, max_seq_len, capability, processors)
-    options = {"IN_BF16": False, "EXACT_TERMS": 0, **options}
+    options = {"IN_BF16": False, "EXACT_TERMS": WIDTH, **options}
     warps, workers = options.pop("num_warps"), options.pop("workers")
     _logits[(rows * workers,)](
         q,

@@ -303,12 +303,12 @@ def launch_options(heads, rows, tiles_of, capability, multiprocessors):
     # Too little to do for every multiprocessor: smaller groups of heads make more programs.
     block = 16 if heads <= 16 or rows * -(-heads // 16) * tiles_of(64) <= 2 * multiprocessors else 32
     programs = rows * -(-heads // block)
-    tokens, warps, stages = 64, 8, 1
+    tokens, warps, stages, resident = 64, 8, 1, 1
     if programs * tiles_of(64) < multiprocessors // 4:
         tokens, warps = 16, 4
-    elif capability[0] < 12 and block == 16 and programs > multiprocessors:
-        tokens, warps, stages = 32, 4, 3
-    splits = max(1, min(tiles_of(tokens), multiprocessors // programs, MOST_SPLITS))
+    elif heads <= 16 and capability[0] < 12:
+        tokens, warps, stages, resident = 32, 4, 2, 2  # on 12.0 a second program finds no shared memory
+    splits = max(1, min(tiles_of(tokens), resident * multiprocessors // programs, MOST_SPLITS))
     return {"HEADS": block, "TOKENS": tokens, "splits": splits, "STAGES": stages, "num_warps": warps}
 
 
