@@ -3,8 +3,9 @@
 PYTHON ?= python3
 VENV := .venv
 SUITE := $(VENV)/.complete
+KERNELS := .venv-kernels/.complete
 
-.PHONY: help rehearse test lint bench node-down clean
+.PHONY: help rehearse test test-kernels lint bench node-down clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -12,8 +13,11 @@ help: ## this list
 rehearse: $(SUITE) packages ## bare simulated host to verified answers, twice; KEEP=1 leaves it up, REBUILD=1 plays a rebuild
 	@$(VENV)/bin/python -m tests.node.rehearse
 
-test: $(SUITE) packages browser ## every test, those on simulated hosts included
+test: $(SUITE) packages browser test-kernels ## every test, those on simulated hosts included
 	@$(VENV)/bin/python -m pytest
+
+test-kernels: $(KERNELS) ## the GPU kernels alone, under Triton's interpreter and compiled for sm_120; no GPU needed
+	@.venv-kernels/bin/python -m pytest tests/kernels
 
 lint: $(SUITE) shellcheck ## ruff, mypy --strict on tasks/, shellcheck
 	@$(VENV)/bin/ruff check .
@@ -31,6 +35,11 @@ $(SUITE): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
 	@$(PYTHON) -m venv $(VENV)
 	@$(VENV)/bin/pip install -q --disable-pip-version-check '.[dev]'
+	@touch $@
+
+$(KERNELS): tests/kernels/requirements.txt
+	@$(PYTHON) -m venv .venv-kernels
+	@.venv-kernels/bin/pip install -q --disable-pip-version-check -r $<
 	@touch $@
 
 .PHONY: packages browser shellcheck

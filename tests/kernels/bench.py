@@ -92,7 +92,6 @@ def speed() -> dict[str, Any]:
     x = torch.empty(1 << 31, dtype=torch.uint8, device="cuda")
     y = torch.empty_like(x)
     bandwidth = 2 * x.numel() / eager(lambda: y.copy_(x)) * 1e6
-    del x, y
     a, b = (torch.randn((8192, 8192), device="cuda").to(torch.bfloat16) for _ in range(2))
     peak = 2 * 8192**3 / eager(lambda: a @ b) * 1e6
     found: dict[str, Any] = {"bytes_per_s": bandwidth, "flop_per_s": peak, "decode": [], "logits": [], "linear": []}

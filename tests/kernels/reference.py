@@ -120,7 +120,9 @@ def indexer_input(
         lengths=torch.tensor(lengths, dtype=torch.int32, device=here),
         table=table,
         columns=columns,
-        keys=(values.double() * scale.double()[..., None]).view(-1, 128) if wanted else values.new_empty((0, 128)).double(),
+        keys=(values.double() * scale.double()[..., None]).view(-1, 128)
+        if wanted
+        else values.new_empty((0, 128)).double(),
     )
 
 

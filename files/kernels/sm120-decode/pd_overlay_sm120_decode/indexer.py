@@ -73,11 +73,17 @@ def _device(index):
 def launch_options(rows, columns, capability, multiprocessors):
     """How _logits is launched: its constants TOKENS, FILL and STAGES, workers a row and num_warps.
 
-    Found by measuring (docs/kernels.md).
+    Found by measuring (docs/kernels.md); on compute capability 12.0 four warps would spill registers.
     """
     tokens, programs = 128, multiprocessors * 16
     workers = max(1, min(-(-columns // tokens), -(-programs // rows)))
-    return {"TOKENS": tokens, "workers": workers, "FILL": 2048, "STAGES": 2, "num_warps": 4}
+    return {
+        "TOKENS": tokens,
+        "workers": workers,
+        "FILL": 2048,
+        "STAGES": 2,
+        "num_warps": 8 if capability[0] >= 12 else 4,
+    }
 
 
 def fp8_paged_mqa_logits(

@@ -95,7 +95,7 @@ def _weighted(high, low, v, acc, PRECISE: tl.constexpr, WIDE: tl.constexpr):
 
 @triton.jit
 def _walk(
-    q0, q1, q2, q3, q4, q5, q6, q7, m, l, o0, o1, o2, o3, o4, o5, o6, o7,
+    q0, q1, q2, q3, q4, q5, q6, q7, m, z, o0, o1, o2, o3, o4, o5, o6, o7,
     fp8, words, bf16, indices, length, first, last, scale,
     PAGE: tl.constexpr, PAGE_BYTES: tl.constexpr, TOKENS: tl.constexpr,
     PRECISE: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
@@ -138,7 +138,7 @@ def _walk(
         p = tl.math.exp2(s - base[:, None])
         alpha = tl.math.exp2(m - base)
         m = m_new
-        l = l * alpha + tl.sum(p, 1)
+        z = z * alpha + tl.sum(p, 1)
         # A weight in two BF16 halves keeps 16 bits of it: with one, its rounding would be the largest error.
         high = p.to(tl.bfloat16)
         low = _operand(p - high.to(tl.float32), WIDE)
@@ -151,21 +151,21 @@ def _walk(
         o5 = _weighted(high, low, k5, o5 * alpha[:, None], PRECISE, WIDE)
         o6 = _weighted(high, low, k6, o6 * alpha[:, None], PRECISE, WIDE)
         o7 = _weighted(high, low, k7, o7 * alpha[:, None], PRECISE, WIDE)
-    return m, l, o0, o1, o2, o3, o4, o5, o6, o7
+    return m, z, o0, o1, o2, o3, o4, o5, o6, o7
 
 
 @triton.jit
-def _with_sink(m, l, sink, head, there, SINK: tl.constexpr):
+def _with_sink(m, z, sink, head, there, SINK: tl.constexpr):
     # (factor of the accumulated values, log-sum-exp) of a finished row; the sink adds weight, but no value.
     if SINK:
         weight = tl.load(sink + head, mask=there, other=float("-inf")).to(tl.float32) * LOG2E
         top = tl.maximum(m, weight)
         base = tl.where(top == float("-inf"), 0.0, top)
-        total = l * tl.math.exp2(m - base) + tl.math.exp2(weight - base)
+        total = z * tl.math.exp2(m - base) + tl.math.exp2(weight - base)
         factor = tl.math.exp2(m - base) / tl.where(total > 0, total, 1.0)
     else:
         base = tl.where(m == float("-inf"), 0.0, m)
-        total = l
+        total = z
         factor = 1.0 / tl.where(total > 0, total, 1.0)
     lse = tl.where(total > 0, (base + tl.math.log2(total)) / LOG2E, float("-inf"))
     return factor, lse
@@ -206,7 +206,7 @@ def _decode(
     q7 = _query(q_start, is_head, 448, WIDE)
 
     m = tl.full([HEADS], float("-inf"), dtype=tl.float32)
-    l = tl.zeros([HEADS], dtype=tl.float32)
+    z = tl.zeros([HEADS], dtype=tl.float32)
     o0 = tl.zeros([HEADS, 64], dtype=tl.float32)
     o1, o2, o3, o4, o5, o6, o7 = o0, o0, o0, o0, o0, o0, o0
 
@@ -224,21 +224,21 @@ def _decode(
     first = split * share
     last = tl.minimum(first + share, all_tiles)
 
-    m, l, o0, o1, o2, o3, o4, o5, o6, o7 = _walk(
-        q0, q1, q2, q3, q4, q5, q6, q7, m, l, o0, o1, o2, o3, o4, o5, o6, o7,
+    m, z, o0, o1, o2, o3, o4, o5, o6, o7 = _walk(
+        q0, q1, q2, q3, q4, q5, q6, q7, m, z, o0, o1, o2, o3, o4, o5, o6, o7,
         fp8, words, bf16, indices + row * index_row, length, tl.minimum(first, tiles), tl.minimum(last, tiles), scale,
         PAGE, PAGE_BYTES, TOKENS, PRECISE, WIDE, STAGES,
     )  # fmt: skip
     if EXTRA:
-        m, l, o0, o1, o2, o3, o4, o5, o6, o7 = _walk(
-            q0, q1, q2, q3, q4, q5, q6, q7, m, l, o0, o1, o2, o3, o4, o5, o6, o7,
+        m, z, o0, o1, o2, o3, o4, o5, o6, o7 = _walk(
+            q0, q1, q2, q3, q4, q5, q6, q7, m, z, o0, o1, o2, o3, o4, o5, o6, o7,
             extra_fp8, extra_words, extra_bf16, extra_indices + row * extra_index_row, extra_length,
             tl.maximum(first, tiles) - tiles, tl.maximum(last, tiles) - tiles, scale,
             EXTRA_PAGE, EXTRA_PAGE_BYTES, TOKENS, PRECISE, WIDE, STAGES,
         )  # fmt: skip
 
     if not SPLIT:
-        factor, row_lse = _with_sink(m, l, sink, head, is_head, SINK)
+        factor, row_lse = _with_sink(m, z, sink, head, is_head, SINK)
         to = row * heads + head
         _store(out, o0 * factor[:, None], to, 0, is_head)
         _store(out, o1 * factor[:, None], to, 64, is_head)
@@ -252,8 +252,8 @@ def _decode(
     else:
         to = (row * heads + head) * splits + split
         tl.store(part_m + to, m, mask=is_head)
-        tl.store(part_l + to, l, mask=is_head)
-        kept = is_head & (l > 0)  # what an empty share would write is not read either
+        tl.store(part_l + to, z, mask=is_head)
+        kept = is_head & (z > 0)  # what an empty share would write is not read either
         _store(part, o0, to, 0, kept)
         _store(part, o1, to, 64, kept)
         _store(part, o2, to, 128, kept)
@@ -278,9 +278,9 @@ def _merge(
     each_l = tl.load(part_l + at, mask=split < splits, other=0.0)
     m = tl.max(each_m, 0)
     weight = tl.math.exp2(each_m - tl.where(m == float("-inf"), 0.0, m))
-    l = tl.sum(each_l * weight, 0)
+    z = tl.sum(each_l * weight, 0)
     value = tl.load(part + (at[:, None] * 512 + column[None, :]), mask=(each_l > 0)[:, None], other=0.0)
-    factor, row_lse = _with_sink(m, l, sink, head, True, SINK)
+    factor, row_lse = _with_sink(m, z, sink, head, True, SINK)
     total = tl.sum(value * weight[:, None], 0) * factor
     tl.store(out + row * 512 + column, total.to(tl.bfloat16))
     if tl.program_id(1) == 0:
