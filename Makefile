@@ -17,7 +17,7 @@ test: $(SUITE) packages browser test-kernels ## every test, those on simulated h
 	@$(VENV)/bin/python -m pytest
 
 test-kernels: $(KERNELS) ## the GPU kernels alone, under Triton's interpreter and compiled for sm_120; no GPU needed
-	@.venv-kernels/bin/python -m pytest tests/kernels
+	@.venv-kernels/bin/python -m pytest tests/kernels -W ignore::DeprecationWarning
 
 lint: $(SUITE) shellcheck ## ruff, mypy --strict on tasks/, shellcheck
 	@$(VENV)/bin/ruff check .
