@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -35,22 +34,11 @@ def number_of(node: Node) -> int | None:
         return None
 
 
-def answers_ssh(node: Node) -> bool:
-    if number_of(node) is None:
-        return False
-    try:
-        with socket.create_connection((node.address, 22), timeout=1) as connection:
-            return connection.recv(4) == b"SSH-"
-    except OSError:
-        return False
-
-
 POINTS: dict[str, Callable[[Node], bool]] = {
     "folder made": lambda node: node.folder.exists(),
     "network claimed": lambda node: number_of(node) is not None,
     "disk half filled": lambda node: (node.folder / "layer/etc/hostname").exists(),
     "booting": lambda node: (node.folder / "pid").exists(),
-    "answers ssh": answers_ssh,
 }
 
 
