@@ -112,7 +112,7 @@ def comes_back(node: Node, unit: str) -> None:
     until(
         lambda: pids(node)[unit] not in (0, killed) and states(node) == ["active"] * 3, f"{unit} is back", START_LIMIT
     )
-    until(lambda: answers(node), "the service answers", 90)
+    until(lambda: answers(node), "the service answers", START_LIMIT)
 
 
 @pytest.mark.parametrize("unit", [UNITS[0], UNITS[2]])
@@ -165,7 +165,7 @@ def test_with_decode_stopped_verify_fails_and_an_interrupted_run_is_gone_on_with
     out(served, f"systemctl stop {UNITS[1]}")
     assert not answers(served)
     broken_off(served, "decode: starting Python", signal.SIGINT)
-    until(lambda: states(served)[:2] == ["activating"] * 2, "both have stopped and start again", 90)
+    until(lambda: states(served)[:2] == ["activating"] * 2, "both have stopped and start again", START_LIMIT)
     starting = pids(served)
     mended = deploy(served, "-y")
     assert mended.status == 0, mended.output
