@@ -22,7 +22,7 @@ from tasks.plan.findings import Finding, Level, Refused, error
 from tasks.plan.host import Answer, Hardware, System
 from tasks.plan.paths import Paths
 from tasks.plan.playbook import KERNEL_LIMITS, KERNEL_SETTINGS, Plan, debian_packages
-from tasks.plan.report import NONE
+from tasks.plan.proof import NONE
 from tasks.plan.settings import Settings
 
 

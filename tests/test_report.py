@@ -19,7 +19,8 @@ from tasks import render, report
 from tasks.plan.findings import Finding, Level, silence
 from tasks.plan.placement import write_collapse
 from tasks.plan.playbook import Plan
-from tasks.plan.report import FRESH, NONE, build
+from tasks.plan.proof import FRESH, NONE
+from tasks.plan.report import build
 from tests.plan.builders import TWO_SOCKETS, catalogue_plan, hardware
 from tests.plan.proofs import pair, proof
 from tests.plan.test_placement import NPS4

@@ -37,7 +37,7 @@ def proved(plan: Plan, found: proof.Proof, serving: Sequence[str]) -> Commands:
     """
     if not plan.settings.reprove and (found.holds or serving):
         for finding in found.findings:
-            if finding.level not in (Level.HEALTHY, Level.SILENCED):
+            if finding.doubtful:
                 logger.warning(f"{host.print_prefix}{finding.sentence}")
         host.noop("measured, and nothing it depends on has changed" if found.holds else "not measured: servers run")
         return
@@ -88,6 +88,6 @@ def _probe(plan: Plan) -> str:
 
 def _tell(host: Host, finding: Finding) -> None:
     say(host, finding.sentence, COLOURS.get(finding.level, "yellow"))
-    if finding.level not in (Level.HEALTHY, Level.SILENCED):
+    if finding.doubtful:
         for line in finding.evidence:
             say(host, f"  {line}")

@@ -36,6 +36,11 @@ class Finding:
         return self.level is Level.ERROR or (self.level is Level.INCOMPLETE and self.required)
 
     @property
+    def doubtful(self) -> bool:
+        """Whether somebody should look at it: neither healthy nor silenced."""
+        return self.level not in (Level.HEALTHY, Level.SILENCED)
+
+    @property
     def sentence(self) -> str:
         """For a terminal: id, line and advice."""
         return f"{self.id}: {self.line}" + (f": {self.advice}" if self.advice else "")

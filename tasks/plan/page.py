@@ -8,7 +8,8 @@ from typing import Any
 
 from tasks.plan.drawing import Drawing, draw
 from tasks.plan.probe import PROMPT
-from tasks.plan.report import FRESH, LEVELS, NONE, Data
+from tasks.plan.proof import FRESH, NONE
+from tasks.plan.report import LEVELS, Data
 from tasks.plan.topology import spell_number_list
 
 SHADES = 6  # classes h0 (faint) to h5 (strong)

@@ -15,7 +15,7 @@ from tasks.plan.playbook import Plan
 from tasks.plan.release import at_least
 
 FORMAT = 1
-LARGE = 256 * probe.MIB  # bytes of the descriptor that the gates look at
+FRESH, NONE = "fresh", "none"  # states of a proof; anything else says why it is stale
 CUDA_IPC_UCX = "1.23"  # the first UCX whose estimate of cuda_ipc on sm_120 is not below the host's (ucx#11865)
 DEPENDS = {
     "driver": "driver", "release": "release", "gpus": "GPUs", "boot": "boot", "settings": "settings of the servers",
@@ -46,8 +46,8 @@ class Proof:
 
     @property
     def state(self) -> str:
-        """For the report: "fresh", "none", or why it is stale."""
-        return "none" if self.data is None else f"stale: {self.stale}" if self.stale else "fresh"
+        """For the report: FRESH, NONE, or why it is stale."""
+        return NONE if self.data is None else f"stale: {self.stale}" if self.stale else FRESH
 
     @property
     def holds(self) -> bool:
@@ -114,10 +114,11 @@ def _data(text: str | None) -> Mapping[str, Any] | None:
 
 def _stale(data: Mapping[str, Any], plan: Plan, boot: str) -> str:
     """What changed since, "" for nothing."""
+    used = {gpu for worker in plan.workers if worker.placement for gpu in worker.placement.gpus}
     now = {
         "driver": plan.hardware.driver,
         "release": plan.release.id,
-        "gpus": sorted(uuid for each in probe.configuration(plan)["instances"] for uuid in each["uuids"]),
+        "gpus": sorted(gpu.uuid for gpu in plan.hardware.gpus if gpu.index in used),
         "boot": boot,
         "settings": config_file(plan).sha256,
     }

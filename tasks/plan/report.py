@@ -11,11 +11,10 @@ from tasks.plan.findings import Finding, Level
 from tasks.plan.host import Hardware
 from tasks.plan.placement import kv_writes, sockets
 from tasks.plan.playbook import Plan
-from tasks.plan.proof import transfer_seconds
+from tasks.plan.proof import FRESH, NONE, transfer_seconds
 from tasks.plan.topology import spell_number_list
 
 FORMAT = 1
-FRESH, NONE = "fresh", "none"  # states of a proof; anything else says why it is stale
 LEVELS = (Level.ERROR, Level.INCOMPLETE, Level.WARNING, Level.SILENCED, Level.HEALTHY)  # in the order to be read
 
 Data = dict[str, Any]

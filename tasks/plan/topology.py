@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from itertools import combinations
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 LINK = re.compile(r"^(X|PIX|PXB|PHB|NODE|SYS|NV[0-9]+)$")
@@ -195,11 +194,3 @@ def parse_p2p_matrix(text: str) -> P2PMatrix:
 def _quote(text: str) -> str:
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return repr(first[:120]) if first else "an empty answer"
-
-
-def weak_pairs(matrix: P2PMatrix | None, gpus: tuple[int, ...]) -> list[tuple[int, int, str]]:
-    """Pairs of a group between which the driver refuses peer copies, with its status."""
-    if matrix is None:
-        return []
-    pairs = [(a, b, matrix.statuses.get((a, b), "not in the matrix")) for a, b in combinations(sorted(gpus), 2)]
-    return [pair for pair in pairs if pair[2] != "OK"]

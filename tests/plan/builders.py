@@ -22,6 +22,7 @@ from tasks.plan.playbook import Plan
 from tasks.plan.release import Manifest, Overlay, Release
 from tasks.plan.settings import Settings
 from tests.node import hardware as recorded_hardware
+from tests.plan import proofs
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 API_KEY = "a key with spaces, $dollars and 'quotes'"
@@ -288,19 +289,17 @@ BOOT = "11111111-2222-3333-4444-555555555555"
 
 
 def measured(planned: Plan, boot: str = BOOT, gbps: float = 40.0) -> dict[str, Any]:
-    """A measurement of a host on which everything is as it should be, as pd-probe keeps it."""
+    """A measurement of a host on which everything is as it should be, with the sizes and pairs of its plan."""
     asked = probe.configuration(planned)
-    device = asked["device"]
-
-    def shape(size: int, count: int) -> dict[str, Any]:
-        seconds = max(size * count / (gbps * 1e9), count * 2.7e-6)
-        return {
-            "descriptor_bytes": size, "descriptors": count, "gbps": round(size * count / seconds / 1e9, 4),
-            "us_per_descriptor": round(seconds / count * 1e6, 3), "same_bytes": True,
-        }  # fmt: skip
-
-    shapes = [shape(each["bytes"], each["count"]) for each in asked["shapes"]]
+    on_gpu = asked["device"] == "cuda"
+    shapes = [proofs.row(each["bytes"], max(each["bytes"] / gbps / 1000, 2.7)) for each in asked["shapes"]]
     gpus = asked["peer"]["gpus"]
+    copies = [
+        {"from": a, "to": b, "bytes": 1 << 28, "gbps": gbps, "same_bytes": True, "peer_access": True}
+        for a in gpus
+        for b in gpus
+        if a != b
+    ]
     groups = [
         {
             "instance": each["name"], "gpus": each["gpus"], "control": None, "reason": "",
@@ -308,12 +307,16 @@ def measured(planned: Plan, boot: str = BOOT, gbps: float = 40.0) -> dict[str, A
         }
         for each in asked["instances"]
     ]  # fmt: skip
-    lane = f"intra-node cfg#2 rma_am(tcp/lo) am(tcp/lo cma/memory{' cuda_ipc/cuda' if device == 'cuda' else ''})"
+    pairs = [
+        proofs.pair(
+            each["from"], each["to"], prefill=each["prefill"], decode=each["decode"], cuda_ipc=on_gpu, plain_gbps=gbps,
+            alone=[dict(shape) for shape in shapes], together=[dict(shape) for shape in shapes],
+        )
+        for each in asked["pairs"]
+    ]  # fmt: skip
     return {
-        "format": 1,
-        "started": "2026-11-30T04:50:00Z",
-        "seconds": 30.0,
-        "device": device,
+        **proofs.proof(pairs, peer={**proofs.DONE, "pairs": copies}, all_reduce={**proofs.DONE, "groups": groups}),
+        "device": asked["device"],
         "depends": {
             "driver": asked["driver"],
             "release": asked["release"],
@@ -321,23 +324,4 @@ def measured(planned: Plan, boot: str = BOOT, gbps: float = 40.0) -> dict[str, A
             "boot": boot,
             "settings": proof.config_file(planned).sha256,
         },
-        "parts": {
-            "peer": {
-                "status": "done", "exit": 0, "reason": "", "seconds": 3.0,
-                "pairs": [
-                    {"from": a, "to": b, "bytes": 1 << 28, "gbps": gbps, "same_bytes": True, "peer_access": True}
-                    for a in gpus for b in gpus if a != b
-                ],
-            },
-            "all_reduce": {"status": "done", "exit": 0, "reason": "", "seconds": 5.0, "groups": groups},
-            "kv_path": {
-                "status": "done", "exit": 0, "reason": "", "seconds": 9.0, "backend": "UCX",
-                "parameters": {"prefill": {"num_threads": "8"}, "decode": {}},
-                "pairs": [
-                    {**pair, "lane": lane, "cuda_ipc": device == "cuda", "plain_gbps": gbps, "connect_s": 0.1,
-                     "alone": [dict(s) for s in shapes], "together": [dict(s) for s in shapes]}
-                    for pair in asked["pairs"]
-                ],
-            },
-        },
-    }  # fmt: skip
+    }

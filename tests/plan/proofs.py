@@ -6,6 +6,7 @@ from typing import Any
 PAGE = 149760  # bytes: 4 pages of the largest buffers of the default model, merged
 SMALL = (1728, 6912, 8448, 33792, 37440)  # bytes: its other pages, apart and merged
 MIB = 1 << 20
+DONE = {"status": "done", "exit": 0, "seconds": 3.1, "reason": ""}
 
 
 def row(size: int, us: float, **changes: object) -> dict[str, Any]:
@@ -59,12 +60,11 @@ def proof(
          "us_small": 31.0, "control": None, "reason": ""}
         for name, members in (("prefill", range(4)), ("decode", range(4, 8)))
     ]  # fmt: skip
-    done = {"status": "done", "exit": 0, "seconds": 3.1, "reason": ""}
     every: dict[str, Any] = {
-        "peer": {**done, "pairs": copies},
-        "all_reduce": {**done, "groups": groups},
+        "peer": {**DONE, "pairs": copies},
+        "all_reduce": {**DONE, "groups": groups},
         "kv_path": {
-            **done,
+            **DONE,
             "backend": "UCX",
             "parameters": {"prefill": {"num_threads": "8"}, "decode": {"num_threads": "0"}},
             "pairs": list(pairs),

@@ -6,7 +6,8 @@ import pytest
 
 from tasks.plan.drawing import Box, Card, Drawing, draw
 from tasks.plan.host import Hardware
-from tasks.plan.report import NONE, build
+from tasks.plan.proof import NONE
+from tasks.plan.report import build
 from tests.plan.builders import TWO_SOCKETS, catalogue_plan, hardware
 from tests.plan.test_placement import NPS4
 from tests.plan.test_report import NOW

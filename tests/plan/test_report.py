@@ -11,7 +11,8 @@ from tasks.plan import page
 from tasks.plan.findings import Finding, Level, silence
 from tasks.plan.placement import write_collapse
 from tasks.plan.playbook import Plan
-from tasks.plan.report import FRESH, NONE, build
+from tasks.plan.proof import FRESH, NONE
+from tasks.plan.report import build
 from tests.plan.builders import TWO_SOCKETS, catalogue_plan, hardware
 from tests.plan.proofs import MIB, PAGE, pair, proof, row
 

@@ -13,7 +13,6 @@ from tasks.plan.topology import (
     parse_p2p_matrix,
     parse_topo_matrix,
     spell_number_list,
-    weak_pairs,
 )
 
 FIXTURES = Path(__file__).with_name("fixtures")
@@ -367,14 +366,9 @@ def test_p2p_cut_short_at_any_row(matrix: list[list[str]], tabs: bool, data: st.
         parse_p2p_matrix("\n".join(p2p_lines(matrix, tabs)[:kept]))
 
 
-def test_weak_pairs_are_those_without_peer_copies() -> None:
+def test_p2p_tells_each_pair_its_own_status() -> None:
     matrix = parse_p2p_matrix(text_of("p2p-tabs.txt"))
-    assert weak_pairs(matrix, (0, 1)) == []
-    assert weak_pairs(matrix, (0, 1, 2)) == [(0, 2, "NS"), (1, 2, "CNS")]
-
-
-def test_without_a_matrix_no_pair_is_called_weak() -> None:
-    assert weak_pairs(None, (0, 1)) == []
+    assert [matrix.status(*pair) for pair in ((0, 1), (0, 2), (1, 2))] == ["OK", "NS", "CNS"]
 
 
 # ---- lists of the kernel

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from tasks.plan.checks.registry import Found, Verdict, check, error, healthy
+from tasks.plan.checks.registry import GB, Found, Verdict, check, error, healthy
 
 RELEASE_GB = {"cuda": 24.0, "cpu": 5.0}  # measured 9.4 and 1.7 installed, the package cache beside it, and one more
-KIB_PER_GB = 1_000_000_000 / 1024
 
 
 def room(found: Found, path: str, needed: float) -> Verdict:
     """Paths on one file system share it, which the smaller reading of two shows. needed: GB."""
     least = found.settings.minimum_free_disk_gb
     wanted = needed if least is None else least
-    free = found.system.free_kib.get(path, 0) / KIB_PER_GB
+    free = found.system.free_kib.get(path, 0) * 1024 / GB
     said = f"{path}: {free:.0f} GB free"
     if free < wanted:
         return error(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-from tasks.plan.checks.registry import Found, Unreadable, Verdict, check, error, healthy
+from tasks.plan.checks.registry import GB, Found, Unreadable, Verdict, check, error, healthy
 
 CAP_SYS_RESOURCE = 1 << 24  # linux/capability.h: systemd may then raise a hard limit
-GB = 1_000_000_000
 
 
 @check(

@@ -6,10 +6,19 @@ import re
 from collections.abc import Mapping
 
 from tasks.plan.checks.gpus import OUR_UNITS
-from tasks.plan.checks.registry import NO_SUCH_TOOL, Found, Later, Unreadable, Verdict, check, error, healthy, warning
+from tasks.plan.checks.registry import (
+    GB,
+    NO_SUCH_TOOL,
+    Found,
+    Later,
+    Unreadable,
+    Verdict,
+    check,
+    error,
+    healthy,
+    warning,
+)
 from tasks.plan.topology import number_list, spell_number_list
-
-GB = 1_000_000_000
 
 
 def _gpus_of_node(found: Found) -> dict[int, int]:
@@ -51,10 +60,9 @@ def cpus(found: Found) -> Verdict:
     assert found.hardware is not None
     each = found.settings.minimum_cpus_per_gpu
     have = {node.index: len(node.cpus) for node in found.hardware.nodes}
-    said = [
-        f"node {node}: {have.get(node, 0)} CPUs for {gpus} GPUs" for node, gpus in sorted(_gpus_of_node(found).items())
-    ]
-    short = [node for node, gpus in _gpus_of_node(found).items() if have.get(node, 0) < gpus * each]
+    wanted = _gpus_of_node(found)
+    said = [f"node {node}: {have.get(node, 0)} CPUs for {gpus} GPUs" for node, gpus in sorted(wanted.items())]
+    short = [node for node, gpus in wanted.items() if have.get(node, 0) < gpus * each]
     if short:
         return error(
             f"too few CPUs: {'; '.join(said)}, {each} a GPU are needed",

@@ -14,6 +14,7 @@ from tasks.plan.settings import Settings
 if TYPE_CHECKING:
     from tasks.plan.playbook import Plan
 
+GB = 1_000_000_000
 TIMED_OUT = (124, 137)  # of coreutils' timeout: its own status, and 128 + KILL
 NO_SUCH_TOOL = 127
 Needs = Literal["system", "hardware", "plan"]
