@@ -5,7 +5,7 @@ VENV := .venv
 SUITE := $(VENV)/.complete
 KERNELS := .venv-kernels/.complete
 
-.PHONY: help rehearse test test-kernels lint bench node-down clean
+.PHONY: help rehearse test test-kernels lint bench lock node-down clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -19,7 +19,7 @@ test: $(SUITE) packages browser test-kernels ## every test, those on simulated h
 test-kernels: $(KERNELS) ## the GPU kernels alone, under Triton's interpreter and compiled for sm_120; no GPU needed
 	@.venv-kernels/bin/python -m pytest tests/kernels -W ignore::DeprecationWarning
 
-lint: $(SUITE) shellcheck ## ruff, mypy --strict on tasks/, shellcheck
+lint: $(SUITE) shellcheck ## ruff, mypy --strict on tasks/ and tools/, shellcheck
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
@@ -27,6 +27,9 @@ lint: $(SUITE) shellcheck ## ruff, mypy --strict on tasks/, shellcheck
 
 bench: $(SUITE) packages ## seconds and remote commands, measured on a simulated host
 	@$(VENV)/bin/python -m tests.node.bench
+
+lock: $(SUITE) ## a release's locks made anew, with what moved: RELEASE=NAME, UPGRADE=1 takes newer packages
+	@$(VENV)/bin/python -m tools.lock $(or $(RELEASE),--help) $(if $(UPGRADE),--upgrade) $(LOCK_ARGUMENTS)
 
 node-down: ## remove every simulated host
 	@$(VENV)/bin/python -m tests.node down-all

@@ -8,7 +8,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from tests.locks import LOCKS, inputs, pins
+from tools.lock import LOCKS, inputs, moved, pins
 
 RELEASES = sorted(path.parent for path in LOCKS.glob("*/manifest.yaml"))
 MADE = [(release, lock, source) for release in RELEASES for lock, source in inputs(release).items()]
@@ -35,6 +35,12 @@ def entries(lock: str) -> list[str]:
     """The logical lines of a lock, comments aside."""
     joined = re.sub(r"\\\n\s*", "", lock)
     return [line for line in joined.splitlines() if line and not line.lstrip().startswith("#")]
+
+
+def test_what_moved_is_told_package_by_package():
+    old, new = {"torch": "2.11.0", "gone": "1.0", "same": "3"}, {"torch": "2.13.0", "fresh": "0.1", "same": "3"}
+    assert moved(old, new) == ["added fresh 0.1", "removed gone 1.0", "torch 2.11.0 -> 2.13.0"]
+    assert moved(new, new) == []
 
 
 def test_there_are_releases():
