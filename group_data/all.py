@@ -11,6 +11,7 @@ python = "auto"  # "3.11", "3.12", or "auto": the one that the host's distributi
 # Of a CPU release: "cpu" comes from a find-links folder or an extra index that has it; "ordinary" is the CUDA build
 # that every package index has (2.9 GB more).
 torch_wheel = "cpu"
+router = "sglang-router"  # or "smg": each in an environment of its own, both take the same command line
 
 # ---- Package sources: None or [] = what the host's own pip/uv configuration says -------------------------------------
 
@@ -66,6 +67,8 @@ decode_environment = {}
 
 # ---- Both roles ------------------------------------------------------------------------------------------------------
 
+speculative = False  # the draft that the model carries (NextN/MTP) proposes tokens; SGLang 0.5.16 and later
+pcie_ipc_allreduce = False  # FlashInfer's all-reduce over PCIe instead of NCCL's, bf16 only; SGLang 0.5.21 and later
 transfer_backend = "nixl"  # "nixl" or "mooncake": what moves the KV cache
 # Environment of prefill and decode: {NAME: {"value": ..., "reason": ..., "source": ...}}; CUDA_DEVICE_ORDER=PCI_BUS_ID
 # is always set. Replace the whole dictionary to change it, or add to it in {prefill,decode}_environment.

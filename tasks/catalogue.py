@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from tasks.plan.errors import PlanError, nearest
 from tasks.plan.model import ModelProfile
-from tasks.plan.release import Manifest, Overlay, Release
+from tasks.plan.release import Manifest, Overlay, Release, RouterPackage
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS, MODELS, KERNELS, TOOLS = (ROOT / "files" / name for name in ("locks", "models", "kernels", "bin"))
@@ -29,9 +29,10 @@ def manifest(name: str) -> Manifest:
     return found
 
 
-def release(found: Manifest, python: str, torch_wheel: str) -> Release:
+def release(found: Manifest, python: str, torch_wheel: str, router: RouterPackage = "sglang-router") -> Release:
     """A manifest with its locks for one Python and its overlays. Raises PlanError where one is missing."""
     folder = LOCKS / found.name
+    of_router = "router" if router == "sglang-router" else f"router-{router}"
     ordinary = f"python{python}-ordinary-torch.txt"
     return Release(
         manifest=found,
@@ -39,8 +40,9 @@ def release(found: Manifest, python: str, torch_wheel: str) -> Release:
         lock=_lock(
             folder, ordinary if torch_wheel == "ordinary" and (folder / ordinary).is_file() else f"python{python}.txt"
         ),
-        router_lock=_lock(folder, f"router-python{python}.txt"),
+        router_lock=_lock(folder, f"{of_router}-python{python}.txt"),
         overlays=tuple(overlay(name, found) for name in found.patches),
+        router=router,
     )
 
 

@@ -90,7 +90,7 @@ def _admitted(admission: Admission) -> Plan:
     found = replace(found, answers=answers, hardware=hardware)
     of_hardware = checks.judged(found, "hardware")
 
-    release = catalogue.release(manifest, python.choose(system, manifest, wanted), wanted.torch_wheel)
+    release = catalogue.release(manifest, python.choose(system, manifest, wanted), wanted.torch_wheel, wanted.router)
     try:
         placed = placement.place(wanted, hardware)
     except PlanError as fault:

@@ -8,6 +8,9 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from tasks import catalogue
+from tasks.plan.errors import PlanError
+from tasks.plan.release import SERVED_SINCE, Manifest
 from tools.lock import LOCKS, inputs, moved, pins
 
 RELEASES = sorted(path.parent for path in LOCKS.glob("*/manifest.yaml"))
@@ -17,6 +20,10 @@ ids = [f"{release.name}/{lock}" for release, lock, _ in MADE]
 
 def manifest(release: Path) -> dict:
     return yaml.safe_load((release / "manifest.yaml").read_text())
+
+
+def router_of(package: str) -> str:
+    return "router" if package == "sglang-router" else f"router-{package}"
 
 
 def requirements(source: Path) -> list[Requirement]:
@@ -77,15 +84,18 @@ def test_manifest_agrees_with_its_locks(release: Path):
         pinned = pins(lock)
         assert {name: pinned.get(name) for name in wanted} == wanted, lock.name
         assert Version(pinned["torch"]).public == said["torch"], lock.name
-    for lock in release.glob("router-python*.txt"):
-        assert pins(lock)[said["router"]["package"]] == said["router"]["version"], lock.name
+    for package, version in said["routers"].items():
+        locks = list(release.glob(f"{router_of(package)}-python*.txt"))
+        assert len(locks) == len(said["python"])
+        assert all(pins(lock)[package] == version for lock in locks)
 
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
 def test_there_is_a_lock_of_both_environments_for_every_python(release: Path):
     for python in manifest(release)["python"]:
         assert (release / f"python{python}.txt").exists()
-        assert (release / f"router-python{python}.txt").exists()
+        for package in manifest(release)["routers"]:
+            assert (release / f"{router_of(package)}-python{python}.txt").exists()
 
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
@@ -128,6 +138,42 @@ def test_arguments_are_sorted_options_that_hold_the_spelling(release: Path):
     said = manifest(release)
     for spelled in said["spelling"].values():
         assert not spelled or spelled[0] in lines
+    assert not set(said["removed"]) & set(lines)
     for old, new in said["renamed"].items():
         assert old not in lines
         assert new in lines
+
+
+def test_what_a_release_lost_of_those_before_it_is_named():
+    known: set[str] = set()
+    for release in sorted(
+        (path for path in RELEASES if manifest(path)["device"] == "cuda"), key=lambda p: Version(manifest(p)["sglang"])
+    ):
+        said, options = manifest(release), set((release / "arguments.txt").read_text().split())
+        assert known - options == {*said["removed"], *said["renamed"]}
+        known |= options
+
+
+@pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
+def test_a_release_serves_what_its_sglang_can(release: Path):
+    said = manifest(release)
+    for setting, since in SERVED_SINCE.items():
+        can = said["device"] == "cuda" and Version(said["sglang"]) >= Version(since)
+        assert (setting in said["serves"]) == can
+
+
+@pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
+@pytest.mark.parametrize("field", sorted(Manifest.model_fields))
+def test_a_manifest_with_a_missing_field_is_one_line(
+    release: Path, field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    said = manifest(release)
+    del said[field]
+    monkeypatch.setattr(catalogue, "ROOT", tmp_path)
+    monkeypatch.setattr(catalogue, "LOCKS", tmp_path / "files" / "locks")
+    folder = tmp_path / "files" / "locks" / release.name
+    folder.mkdir(parents=True)
+    (folder / "manifest.yaml").write_text(yaml.safe_dump(said))
+    with pytest.raises(PlanError) as error:
+        catalogue.manifest(release.name)
+    assert error.value.lines == (f"files/locks/{release.name}/manifest.yaml: {field}: Field required",)

@@ -12,6 +12,8 @@ from tasks.plan.settings import Settings
 
 PORT_STEP = 10  # between the ports of two servers of one role: prefill and decode sit 1 apart
 LOOPBACK = "127.0.0.1"
+# What `python -m` runs; the second is what `smg launch` runs. smg 1.13.0 took every option that the plan passes.
+ROUTER_MODULES = {"sglang-router": "sglang_router.launch_router", "smg": "smg.launch_router"}
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def router(settings: Settings, served: tuple[Instance, ...], paths: Paths) -> In
         port=settings.router_port,
         ports=tuple((port, setting) for setting, port in router_ports(settings).items()),
         bootstrap_port=None,
-        module="sglang_router.launch_router",
+        module=ROUTER_MODULES[settings.router],
         virtualenv="router",
         arguments=tuple(arguments),
         environment=(*(Variable(name, value) for name, value in sorted(settings.router_environment.items())),),
@@ -153,6 +155,8 @@ def _worker(
             [word.replace("{value}", batch) for word in release.manifest.spelling.decode_graph_max_batch]
         )
     arguments += [
+        # how many steps, the server chooses by the model; both roles hold the draft, since its KV moves too
+        *([("--speculative-algorithm", str(profile.speculative_algorithm))] if settings.speculative else []),
         ("--disaggregation-mode", role),
         ("--disaggregation-transfer-backend", settings.transfer_backend),
         ("--disaggregation-bootstrap-port", str(bootstrap)),
@@ -192,6 +196,9 @@ def _environment(placement: Placement, settings: Settings, profile: ModelProfile
             Variable("FLASHINFER_WORKSPACE_BASE", paths.cache, ""),
         )
     }
+    if settings.pcie_ipc_allreduce:
+        name = "SGLANG_ENABLE_PCIE_IPC_ALLREDUCE"
+        found[name] = Variable(name, "1", "setting pcie_ipc_allreduce: 12 KiB in 5.3 us, NCCL took 205 (upstream)")
     for name, entry in settings.environment.items():
         found[name] = Variable(name, entry.value, f"{entry.reason} ({entry.source})")
     for name, value in profile.environment.items():

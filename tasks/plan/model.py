@@ -73,6 +73,7 @@ class ModelProfile(BaseModel):
     environment: dict[str, str]
     reasoning_parser: str | None
     tool_call_parser: str | None
+    speculative_algorithm: str | None = None  # for the draft that the checkpoint carries; None: it carries none
     golden: Annotated[list[Golden], Field(min_length=1)]
 
     def moe_backend(self, release: Manifest) -> str | None:

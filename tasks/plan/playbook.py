@@ -203,7 +203,7 @@ class Plan:
         environment = f"{self.release_directory}/env"
         return (
             shlex.join([tool, "probe", environment, "--expect", json.dumps(expected)]),
-            shlex.join([tool, "probe-router", f"{self.release_directory}/router"]),
+            shlex.join([tool, "probe-router", f"{self.release_directory}/router", "--module", self.router.module]),
             *([shlex.join([tool, "variables", environment, *variables])] if variables else []),
         )
 

@@ -19,11 +19,11 @@ CUDA_OF_DRIVER = {
 }  # fmt: skip
 
 
-class Router(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+# Setting that a release serves or not -> the first SGLang that does: NextN drafts on compute capability 12.0 have a MoE
+# kernel since 0.5.16 (before, they were routed to one for 10.0 only); the variable is read since 0.5.21.
+SERVED_SINCE = {"speculative": "0.5.16", "pcie_ipc_allreduce": "0.5.21"}
 
-    package: Literal["sglang-router", "smg"]
-    version: str
+RouterPackage = Literal["sglang-router", "smg"]
 
 
 class Spelling(BaseModel):
@@ -48,7 +48,7 @@ class Manifest(BaseModel):
     cuda: str | None
     packages: dict[str, str]
     ucx: str
-    router: Router
+    routers: dict[RouterPackage, str]  # version of each that has locks
     python: list[str]
     glibc: str
     driver_minimum: int | None
@@ -56,7 +56,9 @@ class Manifest(BaseModel):
     patches: list[str]
     system_packages: list[str]
     spelling: Spelling
-    renamed: dict[str, str]
+    renamed: dict[str, str]  # options of the releases before it -> what they are called now
+    removed: list[str]  # options of the releases before it that have gone
+    serves: list[Literal["speculative", "pcie_ipc_allreduce"]]  # settings, off by default, that it can serve
     chunked_prefill_maximum: int | None
     indexer_walks_whole_context: bool
     notes: list[str]
@@ -88,6 +90,7 @@ class Release:
     lock: str  # text of the server environment's lock
     router_lock: str  # text of the router environment's lock
     overlays: tuple[Overlay, ...]
+    router: RouterPackage = "sglang-router"  # that router_lock installs
 
     @property
     def lock_sha256(self) -> str:
@@ -149,6 +152,10 @@ def unknown_arguments(release: Manifest, accepted: frozenset[str], arguments: li
             lines.append(
                 f"setting {setting}: {option} is not an argument of SGLang {release.sglang} any more: "
                 f"use {release.renamed[option]}"
+            )
+        elif option in release.removed:
+            lines.append(
+                f"setting {setting}: SGLang {release.sglang} has no argument {option} any more, nor one in its place"
             )
         elif accepted and option not in accepted:
             lines.append(

@@ -205,7 +205,7 @@ def _versions(plan: Plan, proof: Mapping[str, Any] | None) -> dict[str, str]:
         "CUDA": manifest.cuda,
         **manifest.packages,
         "UCX": manifest.ucx,
-        "router": f"{manifest.router.package} {manifest.router.version}",
+        "router": f"{plan.release.router} {manifest.routers[plan.release.router]}",
         "patches": ", ".join(manifest.patches) or None,
         "Python": plan.release.python,
         "driver": plan.hardware.driver or (plan.hardware.gpus[0].driver if plan.hardware.gpus else None),

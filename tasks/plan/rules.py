@@ -8,7 +8,7 @@ from tasks.plan.errors import PlanError, nearest
 from tasks.plan.instances import ports_of, router_ports
 from tasks.plan.model import ModelProfile
 from tasks.plan.placement import ROLES, name_of
-from tasks.plan.release import Manifest, unknown_arguments
+from tasks.plan.release import SERVED_SINCE, Manifest, unknown_arguments
 from tasks.plan.settings import Settings
 
 LONG_CONTEXT = 8192  # tokens, above which an indexer that walks the whole maximum is slow
@@ -37,6 +37,7 @@ def check(settings: Settings, manifest: Manifest, accepted: frozenset[str], prof
             f"setting prefill_chunked_prefill = {settings.prefill_chunked_prefill}: SGLang {manifest.sglang} "
             f"crashes above {most} tokens in its sparse kernel; set at most {most}"
         )
+    lines += _not_served(settings, manifest, profile)
     lines += _port_clashes(settings)
     lines += _silenced(settings)
     for name in ("prefill_arguments", "decode_arguments"):
@@ -53,6 +54,27 @@ def cautions(settings: Settings, manifest: Manifest) -> list[str]:
             f"the whole maximum at every token; above {LONG_CONTEXT} that is slow, a later release or a patch mends it"
         ]
     return []
+
+
+def _not_served(settings: Settings, manifest: Manifest, profile: ModelProfile) -> list[str]:
+    """Settings that this release or model cannot serve, with the SGLang that can."""
+    lines = []
+    for name, since in SERVED_SINCE.items():
+        if getattr(settings, name) and manifest.device == "cpu":
+            lines.append(f"setting {name} = True: release {manifest.name} serves no GPU, it needs one")
+        elif getattr(settings, name) and name not in manifest.serves:
+            lines.append(
+                f"setting {name} = True: SGLang {manifest.sglang} cannot serve it, {since} was the first that can; "
+                "set it to False, or release to a later one"
+            )
+    if settings.speculative and profile.speculative_algorithm is None:
+        lines.append(f"setting speculative = True: model {profile.name} carries no draft; set it to False")
+    if settings.router not in manifest.routers:
+        lines.append(
+            f"setting router = {settings.router!r}: release {manifest.name} has locks for "
+            f"{' and '.join(manifest.routers)}"
+        )
+    return lines
 
 
 def _silenced(settings: Settings) -> list[str]:

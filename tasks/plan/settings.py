@@ -46,6 +46,7 @@ class Settings(BaseModel):
     release: str
     python: Python
     torch_wheel: Literal["cpu", "ordinary"]
+    router: Literal["sglang-router", "smg"]
     package_index: str | None
     package_extra_indexes: list[str]
     package_find_links: list[str]
@@ -87,6 +88,8 @@ class Settings(BaseModel):
     decode_arguments: Arguments
     decode_environment: dict[str, str]
 
+    speculative: bool
+    pcie_ipc_allreduce: bool
     transfer_backend: Literal["nixl", "mooncake"]
     environment: dict[str, Variable]
 

@@ -61,7 +61,7 @@ def manifest(**changes: object) -> Manifest:
         "cuda": "13.0",
         "packages": {},
         "ucx": "1.23",
-        "router": {"package": "sglang-router", "version": "9.3"},
+        "routers": {"sglang-router": "9.3", "smg": "9.4"},
         "python": ["3.11", "3.12"],
         "glibc": "2.34",
         "driver_minimum": 580,
@@ -73,6 +73,8 @@ def manifest(**changes: object) -> Manifest:
             "prefill_graph_off": ["--cuda-graph-backend-prefill=disabled"],
         },
         "renamed": {"--cuda-graph-max-bs": "--cuda-graph-max-bs-decode"},
+        "removed": ["--long-gone"],
+        "serves": ["speculative", "pcie_ipc_allreduce"],
         "chunked_prefill_maximum": None,
         "indexer_walks_whole_context": False,
         "notes": [],
@@ -274,7 +276,7 @@ def plan(
 def catalogue_plan(data: Mapping[str, object], found: Hardware, api_key: str | None = None) -> Plan:
     """A plan with a release and a model of files/, as the deploy makes it from group_data/all.py and `data`."""
     wanted = settings(**data)
-    built = catalogue.release(catalogue.manifest(wanted.release), "3.11", wanted.torch_wheel)
+    built = catalogue.release(catalogue.manifest(wanted.release), "3.11", wanted.torch_wheel, wanted.router)
     return plan(wanted, found, built, catalogue.profile(wanted.model), api_key)
 
 

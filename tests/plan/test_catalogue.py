@@ -25,10 +25,10 @@ def test_what_is_needed_is_there() -> None:
 @pytest.mark.parametrize("name", RELEASES)
 def test_every_release_can_be_read_for_each_of_its_pythons(name: str, torch_wheel: str) -> None:
     found = catalogue.manifest(name)
-    made = [catalogue.release(found, python, torch_wheel) for python in found.python]
+    made = [catalogue.release(found, python, torch_wheel, name) for python in found.python for name in found.routers]
     assert all(f"\ntorch=={found.torch}" in release.lock for release in made)
-    assert all(f"\n{found.router.package}=={found.router.version}" in f"\n{release.router_lock}" for release in made)
-    assert len({release.id for release in made}) == len(found.python)
+    assert all(f"\n{one.router}=={found.routers[one.router]}" in f"\n{one.router_lock}" for one in made)
+    assert len({release.id for release in made}) == len(found.python) * len(found.routers)
     assert all(len(catalogue.accepted_arguments(release.manifest)) > 100 for release in made)
 
 

@@ -292,3 +292,65 @@ def test_the_router_serves_every_worker() -> None:
 )
 def test_where_the_host_itself_reaches_the_router(host: str, url: str) -> None:
     assert made(router_host=host, router_api_key_env="KEY")["router"].url == url
+
+
+# ---- settings that some releases serve
+
+
+@pytest.mark.parametrize(
+    ("router", "module"), [("sglang-router", "sglang_router.launch_router"), ("smg", "smg.launch_router")]
+)
+def test_both_routers_take_the_same_command_line(router: str, module: str) -> None:
+    found, usual = made(router=router)["router"], made()["router"]
+    assert found.module == module
+    assert found.arguments == usual.arguments
+
+
+def test_a_router_without_locks() -> None:
+    with pytest.raises(PlanError) as error:
+        servers(settings(router="smg"), hardware(TWO_SOCKETS), release(manifest(routers={"sglang-router": "9.3"})))
+    assert lines_of(error) == ("setting router = 'smg': release sglang-9.9-cu130 has locks for sglang-router",)
+
+
+DRAFTING = profile(speculative_algorithm="NEXTN")
+
+
+def test_speculative_names_the_algorithm_of_the_model_to_both_roles() -> None:
+    *workers, router = servers(settings(speculative=True), hardware(TWO_SOCKETS), model=DRAFTING)
+    assert [options(worker)["--speculative-algorithm"] for worker in workers] == ["NEXTN", "NEXTN"]
+    assert "--speculative-algorithm" not in options(router)
+
+
+def test_speculative_is_off_by_default() -> None:
+    assert all(
+        "--speculative-algorithm" not in options(one)
+        for one in servers(settings(), hardware(TWO_SOCKETS), model=DRAFTING)
+    )
+
+
+def test_speculative_with_a_model_that_carries_no_draft() -> None:
+    with pytest.raises(PlanError) as error:
+        made(speculative=True)
+    assert lines_of(error) == ("setting speculative = True: model some-model carries no draft; set it to False",)
+
+
+def test_all_reduce_over_pcie_is_a_variable_of_both_roles() -> None:
+    name = "SGLANG_ENABLE_PCIE_IPC_ALLREDUCE"
+    *workers, _ = made(pcie_ipc_allreduce=True).values()
+    assert all(name in {variable.name: variable.value for variable in worker.environment} for worker in workers)
+    assert not any(variable.name == name for worker in made().values() for variable in worker.environment)
+
+
+@pytest.mark.parametrize(("name", "since"), [("speculative", "0.5.16"), ("pcie_ipc_allreduce", "0.5.21")])
+def test_a_release_that_cannot_serve_a_setting_says_since_when(name: str, since: str) -> None:
+    with pytest.raises(PlanError) as error:
+        servers(settings(**{name: True}), hardware(TWO_SOCKETS), release(manifest(serves=[])), DRAFTING)
+    (line,) = lines_of(error)
+    assert line.startswith(f"setting {name} = True: SGLang 9.9 cannot serve it, {since} was the first that can")
+
+
+@pytest.mark.parametrize("name", ["speculative", "pcie_ipc_allreduce"])
+def test_a_release_for_the_cpu_needs_a_gpu_for_it(name: str) -> None:
+    with pytest.raises(PlanError) as error:
+        servers(settings(**{name: True}), hardware(TWO_SOCKETS), release(manifest(serves=[], device="cpu")), DRAFTING)
+    assert "serves no GPU" in lines_of(error)[0]

@@ -90,7 +90,7 @@ def test_a_release_is_probed_in_the_environment_of_its_servers() -> None:
     expected = json.loads(probe[probe.index("--expect") + 1])
     assert expected["environment"] == {variable.name: variable.value for variable in found.workers[0].environment}
     assert (expected["torch"], expected["cuda"]) == ("9.1.0", "13.0")
-    assert router[-1] == f"{found.release_directory}/router"
+    assert router[2:] == [f"{found.release_directory}/router", "--module", "sglang_router.launch_router"]
     assert variables[1:] == ["variables", f"{found.release_directory}/env", "SGLANG_HOST_IP"]
 
 

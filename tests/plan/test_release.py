@@ -198,3 +198,8 @@ def test_damage_is_one_line_each() -> None:
 @pytest.mark.parametrize("part", [None, {}, {"whole": False}, {"whole": False, "reason": "no record"}])
 def test_an_environment_that_is_not_whole_always_has_a_line(part: dict[str, object] | None) -> None:
     assert len(damage(part)) == 1
+
+
+def test_a_removed_argument_says_so() -> None:
+    (line,) = unknown_arguments(manifest(), ACCEPTED, ["--long-gone"], "decode_arguments")
+    assert line == "setting decode_arguments: SGLang 9.9 has no argument --long-gone any more, nor one in its place"
