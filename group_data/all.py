@@ -6,7 +6,9 @@ Override for one host in group_data/HOST.py, for a group in group_data/GROUP.py,
 
 # ---- Release: which versions run ------------------------------------------------------------------------------------
 
-release = "sglang-0.5.23-cu130"  # a folder of files/locks: SGLang, torch, CUDA, NIXL and router that fit together
+# A folder of files/locks: SGLang, torch, CUDA, NIXL and router that fit together. Or "auto": the newest that the host's
+# driver, GPUs and Python can run, never one for the CPU.
+release = "sglang-0.5.23-cu130"
 python = "auto"  # "3.11", "3.12", or "auto": the one that the host's distribution carries
 # Of a CPU release: "cpu" comes from a find-links folder or an extra index that has it; "ordinary" is the CUDA build
 # that every package index has (2.9 GB more).

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from tasks.plan.choice import AUTO
 from tasks.plan.errors import PlanError, nearest
 from tasks.plan.model import ModelProfile
 from tasks.plan.release import Manifest, Overlay, Release, RouterPackage
@@ -27,6 +28,14 @@ def manifest(name: str) -> Manifest:
     if found.name != name:
         raise PlanError(f"files/locks/{name}/manifest.yaml calls itself {found.name!r}: name and folder must agree")
     return found
+
+
+def offered(name: str) -> tuple[Manifest, ...]:
+    """The releases that a setting stands for: the named one, or with "auto" every one for GPUs. Raises PlanError."""
+    if name != AUTO:
+        return (manifest(name),)
+    every = (manifest(path.parent.name) for path in sorted(LOCKS.glob("*/manifest.yaml")))
+    return tuple(found for found in every if found.device == "cuda")
 
 
 def release(found: Manifest, python: str, torch_wheel: str, router: RouterPackage = "sglang-router") -> Release:

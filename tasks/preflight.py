@@ -15,7 +15,7 @@ from tasks.facts.hardware import Hardware as HardwareFact
 from tasks.facts.listeners import Listeners
 from tasks.facts.planned import Planned
 from tasks.facts.system import System as SystemFact
-from tasks.plan import checks, instances, placement, python, rules, settings
+from tasks.plan import checks, choice, instances, placement, python, rules, settings
 from tasks.plan import host as reading
 from tasks.plan.errors import PlanError
 from tasks.plan.findings import Finding, Level, Refused, error
@@ -63,9 +63,10 @@ def admit() -> Plan:
 
 def _admitted(admission: Admission) -> Plan:
     wanted = admission.settings = settings.load(host.data.dict())
-    manifest = catalogue.manifest(wanted.release)
+    offered = catalogue.offered(wanted.release)  # one, unless it is "auto"
     profile = catalogue.profile(wanted.model)
-    rules.check(wanted, manifest, catalogue.accepted_arguments(manifest), profile)
+    if wanted.release != choice.AUTO:
+        rules.check(wanted, offered[0], catalogue.accepted_arguments(offered[0]), profile)
     api_key = _api_key(wanted.router_api_key_env)
     paths = Paths.of(wanted, profile)
 
@@ -75,14 +76,21 @@ def _admitted(admission: Admission) -> Plan:
         user=wanted.service_user,
         paths=[paths.root, paths.state],
         sysctls=[*KERNEL_SETTINGS, *KERNEL_LIMITS],
-        packages=debian_packages(manifest, manifest.python),
+        packages=sorted({package for one in offered for package in debian_packages(one, one.python)}),
     )
     with _told_as("host/system/readable", admission):
         system = admission.system = reading.read_system(answers)
+    of_cards: Mapping[str, Answer] = host.get_fact(HardwareFact)
+    manifest = offered[0]
+    if wanted.release == choice.AUTO:
+        with _told_as("gpu/driver/answers", admission):
+            chosen = choice.choose(offered, reading.read_hardware({**answers, **of_cards}), system, wanted)
+        logger.info(f"{host.print_prefix}{chosen.reason}")
+        manifest = chosen.manifest
+        rules.check(wanted, manifest, catalogue.accepted_arguments(manifest), profile)
     found = checks.Found(wanted, manifest, system, answers, now)
     admission.add(*checks.judged(found, "system"))
 
-    of_cards: Mapping[str, Answer] = host.get_fact(HardwareFact)
     of_ports: Mapping[str, Answer] = host.get_fact(Listeners)
     answers = {**answers, **of_cards, **of_ports}
     with _told_as("gpu/driver/answers", admission):

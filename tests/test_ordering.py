@@ -299,3 +299,47 @@ def test_a_dry_run_of_a_bare_host_changes_nothing_and_succeeds(checkout: Checkou
     assert "Starting operation" not in output
     assert "Will create /etc/sglang-pd/decode.sh" in output
     assert "--disaggregation-mode decode" in output
+
+
+# ---- release = "auto"
+
+AUTO = {
+    "release": "auto",
+    "model": "deepseek-v4-flash-nvfp4",
+    "prefill_tensor_parallel": 4,
+    "decode_tensor_parallel": 4,
+}
+OLD_DRIVER = bare_host(
+    {
+        HARDWARE: printed(
+            {name: Answer(a.status, a.text.replace("580.95.05", "570.172.08")) for name, a in JUDGED.items()}
+        )
+    }
+)
+
+
+def test_a_dry_run_says_which_release_auto_is_and_why(checkout: Checkout) -> None:
+    checkout.hosts(host("good", GOOD, **AUTO))
+    _, output = checkout.pyinfra("--dry")
+    said = [line for line in output.splitlines() if 'release "auto" is ' in line]
+    assert len(said) == 1, output
+    assert "sglang-0.5.23-cu130: driver 580.95.05 (CUDA 13.0), compute capability 12.0, Python 3.11" in said[0]
+    assert "Traceback" not in output
+
+
+def test_auto_on_a_host_that_no_release_fits(checkout: Checkout) -> None:
+    checkout.hosts(host("old", OLD_DRIVER, **AUTO))
+    status, output = checkout.pyinfra("--dry")
+    assert status != 0
+    (said,) = [line for line in output.splitlines() if "refused:" in line]
+    assert "nearest is sglang-0.5.23-cu130" in said
+    assert "driver 570.172.08 serves CUDA 12.8, it needs 13.0, so a driver >= 580" in said
+    assert "Traceback" not in output
+
+
+def test_auto_checks_settings_against_the_release_that_it_chose(checkout: Checkout) -> None:
+    checkout.hosts(host("good", GOOD, **AUTO, decode_arguments=["--cuda-graph-max-bs", "8"]))
+    status, output = checkout.pyinfra("--dry")
+    assert status != 0
+    (said,) = [line for line in output.splitlines() if "refused:" in line]
+    assert "use --cuda-graph-max-bs-decode" in said

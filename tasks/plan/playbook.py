@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -39,7 +40,7 @@ KERNEL_SETTINGS = ("net.ipv4.ip_local_reserved_ports", "kernel.numa_balancing")
 KERNEL_LIMITS = ("net.ipv4.ip_local_port_range", "fs.nr_open")  # only read
 
 
-def debian_packages(manifest: Manifest, pythons: list[str]) -> list[str]:
+def debian_packages(manifest: Manifest, pythons: Iterable[str]) -> list[str]:
     """Packages for a release with any of these Pythons: headers for Triton, numactl for the binding."""
     of_python = {f"python{version}{end}" for version in pythons for end in ("", "-venv", "-dev")}
     return sorted({"python3", "numactl", *of_python, *manifest.system_packages})

@@ -126,19 +126,20 @@ def damage(part: Mapping[str, Any] | None) -> list[str]:
     return lines or [str(part.get("reason", "it differs from its record"))]
 
 
+def version_numbers(text: str) -> list[int]:
+    """The leading numbers of a dotted version: [2, 36] of '2.36-9', [0, 5, 13] of '0.5.13.post1'."""
+    found: list[int] = []
+    for part in text.split("."):
+        digits = re.match(r"[0-9]+", part)
+        if not digits:
+            break
+        found.append(int(digits[0]))
+    return found
+
+
 def at_least(version: str, minimum: str) -> bool:
     """Whether a dotted version such as '2.36' is no older than another. Only its leading numbers count."""
-
-    def numbers(text: str) -> list[int]:
-        found: list[int] = []
-        for part in text.split("."):
-            digits = re.match(r"[0-9]+", part)
-            if not digits:
-                break
-            found.append(int(digits[0]))
-        return found
-
-    return numbers(version) >= numbers(minimum)
+    return version_numbers(version) >= version_numbers(minimum)
 
 
 def unknown_arguments(release: Manifest, accepted: frozenset[str], arguments: list[str], setting: str) -> list[str]:
