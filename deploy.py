@@ -4,7 +4,20 @@ pyinfra inventory.py deploy.py --dry --diff     show what would change
 pyinfra inventory.py deploy.py                  change it, after a look at the list
 """
 
-from tasks import activate, kernels, launch, model, preflight, refusal, runtime, services, system, topology, verify
+from tasks import (
+    activate,
+    kernels,
+    launch,
+    model,
+    preflight,
+    refusal,
+    retire,
+    runtime,
+    services,
+    system,
+    topology,
+    verify,
+)
 from tasks.barrier import barrier
 
 with refusal.in_one_line():
@@ -19,3 +32,4 @@ with refusal.in_one_line():
     launch.write(plan)  # scripts, environment, units
     services.bring_up(plan)  # prefill and decode, then the router
     verify.ask(plan)  # golden answers through the router
+    retire.releases(plan)  # the one that serves and the one before it stay

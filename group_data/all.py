@@ -14,6 +14,11 @@ python = "auto"  # "3.11", "3.12", or "auto": the one that the host's distributi
 # that every package index has (2.9 GB more).
 torch_wheel = "cpu"
 router = "sglang-router"  # or "smg": each in an environment of its own, both take the same command line
+# For one run, with --data: back to the release that served before, and pinned to it until the setting release names it
+# again or a run is given unpin=True.
+rollback = False
+rollback_reason = ""  # why, kept in the pin
+unpin = False
 
 # ---- Package sources: None or [] = what the host's own pip/uv configuration says -------------------------------------
 

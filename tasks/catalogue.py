@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from tasks.plan.choice import AUTO
 from tasks.plan.errors import PlanError, nearest
+from tasks.plan.kept import Description
 from tasks.plan.model import ModelProfile
 from tasks.plan.release import Manifest, Overlay, Release, RouterPackage
 
@@ -53,6 +54,12 @@ def release(found: Manifest, python: str, torch_wheel: str, router: RouterPackag
         overlays=tuple(overlay(name, found) for name in found.patches),
         router=router,
     )
+
+
+def described(found: Manifest, python: str, torch_wheel: str, router: RouterPackage) -> Description:
+    """A release with the options that its server knows."""
+    arguments = tuple(sorted(accepted_arguments(found)))
+    return Description(release(found, python, torch_wheel, router), arguments)
 
 
 def accepted_arguments(found: Manifest) -> frozenset[str]:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from pyinfra import host, logger
 
 from tasks import catalogue, report
 from tasks.facts.hardware import Hardware as HardwareFact
+from tasks.facts.kept import KeptReleases, Text
 from tasks.facts.listeners import Listeners
 from tasks.facts.planned import Planned
 from tasks.facts.system import System as SystemFact
-from tasks.plan import checks, choice, instances, placement, python, rules, settings
+from tasks.plan import checks, choice, instances, kept, placement, python, rules, settings
 from tasks.plan import host as reading
 from tasks.plan.errors import PlanError
 from tasks.plan.findings import Finding, Level, Refused, error
@@ -70,13 +74,23 @@ def _admitted(admission: Admission) -> Plan:
     api_key = _api_key(wanted.router_api_key_env)
     paths = Paths.of(wanted, profile)
 
+    there = kept.read(
+        host.get_fact(
+            KeptReleases, releases=paths.releases, current=paths.current, previous=paths.previous, pin=paths.pin
+        ),
+        paths.pin,
+        wanted.unpin,
+    )
+    backed = _described(kept.goal(there, wanted.rollback), paths)
+    possible = (*offered, backed.release.manifest) if backed else offered
+
     now = time.time()
     answers: Mapping[str, Answer] = host.get_fact(
         SystemFact,
         user=wanted.service_user,
         paths=[paths.root, paths.state],
         sysctls=[*KERNEL_SETTINGS, *KERNEL_LIMITS],
-        packages=sorted({package for one in offered for package in debian_packages(one, one.python)}),
+        packages=sorted({package for one in possible for package in debian_packages(one, one.python)}),
     )
     with _told_as("host/system/readable", admission):
         system = admission.system = reading.read_system(answers)
@@ -88,8 +102,14 @@ def _admitted(admission: Admission) -> Plan:
         logger.info(f"{host.print_prefix}{chosen.reason}")
         manifest = chosen.manifest
         rules.check(wanted, manifest, catalogue.accepted_arguments(manifest), profile)
-    found = checks.Found(wanted, manifest, system, answers, now)
+    found = checks.Found(wanted, backed.release.manifest if backed else manifest, system, answers, now)
     admission.add(*checks.judged(found, "system"))
+    own = catalogue.described(manifest, python.choose(system, manifest, wanted), wanted.torch_wheel, wanted.router)
+    described, pin = own, None
+    if backed and backed.release.id != own.release.id:  # where the settings name it too, nothing holds the host there
+        described, pin = backed, there.pin or _new_pin(backed, own, wanted.rollback_reason)
+        rules.check(wanted, backed.release.manifest, frozenset(backed.arguments), profile)
+    release = described.release
 
     of_ports: Mapping[str, Answer] = host.get_fact(Listeners)
     answers = {**answers, **of_cards, **of_ports}
@@ -98,15 +118,17 @@ def _admitted(admission: Admission) -> Plan:
     found = replace(found, answers=answers, hardware=hardware)
     of_hardware = checks.judged(found, "hardware")
 
-    release = catalogue.release(manifest, python.choose(system, manifest, wanted), wanted.torch_wheel, wanted.router)
     try:
         placed = placement.place(wanted, hardware)
     except PlanError as fault:
         admission.add(*of_hardware, *(error("gpu/placement/possible", line) for line in fault.lines))
         raise
     served = instances.workers(wanted, release, profile, placed, paths)
-    every = (*served, instances.router(wanted, served, paths))
-    plan = Plan(wanted, release, profile, paths, system, hardware, every, catalogue.uv_lock(), api_key)
+    every = (*served, instances.router(wanted, release, served, paths))
+    plan = Plan(
+        wanted, release, profile, paths, system, hardware, every, catalogue.uv_lock(), api_key,
+        arguments=described.arguments, kept=there, pin=pin, asked=own.release.id,
+    )  # fmt: skip
     admission.plan = plan
 
     of_plan: Mapping[str, Answer] = host.get_fact(
@@ -119,7 +141,7 @@ def _admitted(admission: Admission) -> Plan:
     found = replace(found, answers={**answers, **of_plan}, plan=plan)
     admission.add(*of_hardware, *checks.judged(found, "plan"))
     admission.plan = replace(plan, findings=admission.findings)
-    for line in rules.cautions(wanted, manifest):
+    for line in rules.cautions(wanted, release.manifest):
         logger.warning(f"{host.print_prefix}{line}")
     return admission.plan
 
@@ -133,6 +155,24 @@ def _told_as(check: str, admission: Admission) -> Iterator[None]:
         admission.add(*fault.findings)
     except PlanError as fault:
         admission.add(*(error(check, line) for line in fault.lines))
+
+
+def _described(release: str, paths: Paths) -> kept.Description | None:
+    """A release that the host keeps, read back from it."""
+    if not release:
+        return None
+    path = paths.description(release)
+    return kept.read_description(host.get_fact(Text, path=path), release, path)
+
+
+def _new_pin(to: kept.Description, instead_of: kept.Description, why: str) -> kept.Pin:
+    return kept.Pin(
+        release=to.release.id,
+        instead_of=instead_of.release.id,
+        by=f"{getpass.getuser()}@{socket.gethostname()}",
+        at=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        why=why,
+    )
 
 
 def _api_key(variable: str | None) -> str | None:

@@ -16,7 +16,7 @@ from tasks.plan.playbook import Plan
 @deploy("Runtime")
 def build(plan: Plan) -> None:
     tools = [WantedFile(f"{plan.paths.bin}/{name}", content, "755") for name, content in catalogue.tools().items()]
-    placed = [*tools, plan.uv_lock, *plan.lock_files, plan.build_spec]
+    placed = [*tools, plan.uv_lock, *plan.lock_files, plan.build_spec, plan.description]
     found = host.get_fact(Paths, paths=[plan.uv_metadata, *(file.path for file in placed)])
     lock, router_lock = plan.lock_files
     state = host.get_fact(ReleaseState, directory=plan.release_directory, lock=lock.path, router_lock=router_lock.path)

@@ -41,6 +41,7 @@ JUDGED |= {"variables": Answer(3, ""), **{name: Answer(127, "") for name in JUDG
 
 # What the fact or the command says that an answer belongs to, a part of its text.
 SYSTEM, HARDWARE, LISTENERS = "section uid id -u", "section driver driver", "section listeners"
+KEPT = "section current"
 PLANNED, PATHS, UNITS, BINDINGS, ANSWERS = (
     "section variables",
     "base64 -w0",
@@ -62,6 +63,9 @@ def every_path(plan: Plan) -> Iterable[str]:
         SYSCTL,
         plan.uv_metadata,
         plan.paths.current,
+        plan.paths.previous,
+        plan.paths.pin,
+        plan.description.path,
         plan.paths.secret,
         plan.uv_lock.path,
         plan.build_spec.path,
@@ -91,6 +95,7 @@ def bare_host(changes: Mapping[str, object] | None = None) -> dict[str, object]:
         assert worker.placement is not None
         bound[worker.unit] = Answer(0, f"100 {worker.placement.cpus} bind:{worker.placement.nodes}")
     answers: dict[str, object] = {
+        KEPT: printed(dict.fromkeys(("current", "previous", "built", "served", "hidden", "pin"), Answer(0, ""))),
         SYSTEM: printed(JUDGED),
         HARDWARE: printed(JUDGED),
         LISTENERS: printed({name: JUDGED[name] for name in ("listeners", "owners")}),

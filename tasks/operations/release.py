@@ -9,6 +9,7 @@ from typing import Any
 from pyinfra import host
 from pyinfra.api import FunctionCommand, StringCommand, operation
 
+from tasks.facts.kept import InUse
 from tasks.operations.following import run_and_log, say
 from tasks.plan.release import damage
 
@@ -41,8 +42,8 @@ def built(directory: str, spec: str, tool: str, found: Mapping[str, Any] | None)
 
 
 @operation()
-def current(directory: str, link: str, found: str, checks: Sequence[str]) -> Commands:
-    """`current` points at the release, moved in one step after every check has passed."""
+def linked(directory: str, link: str, found: str, checks: Sequence[str] = ()) -> Commands:
+    """A link points at a release, moved in one step after every check has passed."""
     if found == directory:
         host.noop(f"{link} points at {directory}")
         return
@@ -50,3 +51,38 @@ def current(directory: str, link: str, found: str, checks: Sequence[str]) -> Com
         yield StringCommand(check)
     new = shlex.quote(f"{link}.new")
     yield StringCommand(f"ln -sfnT {shlex.quote(directory)} {new} && mv -fT {new} {shlex.quote(link)}")
+
+
+@operation()
+def served(mark: str, found: bool) -> Commands:
+    """A mark in a release that gave right answers: what a rollback may go back to."""
+    if found:
+        host.noop(f"{mark} is there")
+        return
+    yield StringCommand(f"touch {shlex.quote(mark)}")
+
+
+@operation()
+def removed(releases: str, unwanted: Mapping[str, Sequence[str]], leftovers: Sequence[str]) -> Commands:
+    """Releases that nothing needs are removed, never one from which a process runs.
+
+    unwanted: id -> files that belong to it. leftovers: what an interrupted build or removal left beside them.
+    """
+    folders = {f"{releases}/{old}": belongings for old, belongings in unwanted.items()}
+    used = host.get_fact(InUse, folders=sorted(folders)) if folders else []
+    for folder in used:
+        say(host, f"{folder} stays: a process still runs from it", "yellow")
+    going = {folder: belongings for folder, belongings in folders.items() if folder not in used}
+    if not going and not leftovers:
+        host.noop("no release is there that is not needed")
+        return
+    for folder, belongings in going.items():
+        hidden = f"{releases}/.{folder.rpartition('/')[2]}.removing"
+        # gone under its name at once: half a release never looks like one
+        yield StringCommand(
+            f"mv -T {shlex.quote(folder)} {shlex.quote(hidden)} && rm -rf {shlex.join([hidden, *belongings])}"
+        )
+    if leftovers:
+        # a build that runs holds the lock
+        places = shlex.join([f"{releases}/{name}" for name in leftovers])
+        yield StringCommand(f"flock -n -E 0 {shlex.quote(releases)}/.pd-build.lock rm -rf {places}")

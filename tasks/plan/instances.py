@@ -72,7 +72,7 @@ def router_ports(settings: Settings) -> dict[str, int]:
     return {name: getattr(settings, name) for name in ("router_port", "router_metrics_port")}
 
 
-def router(settings: Settings, served: tuple[Instance, ...], paths: Paths) -> Instance:
+def router(settings: Settings, release: Release, served: tuple[Instance, ...], paths: Paths) -> Instance:
     """The router in front of every worker."""
     arguments: list[tuple[str, ...]] = [("--pd-disaggregation",)]
     for worker in served:
@@ -103,7 +103,7 @@ def router(settings: Settings, served: tuple[Instance, ...], paths: Paths) -> In
         port=settings.router_port,
         ports=tuple((port, setting) for setting, port in router_ports(settings).items()),
         bootstrap_port=None,
-        module=ROUTER_MODULES[settings.router],
+        module=ROUTER_MODULES[release.router],
         virtualenv="router",
         arguments=tuple(arguments),
         environment=(*(Variable(name, value) for name, value in sorted(settings.router_environment.items())),),

@@ -56,6 +56,24 @@ class Paths:
         return f"{self.root}/current"
 
     @property
+    def previous(self) -> str:
+        """A link to the release that served before the current one."""
+        return f"{self.root}/previous"
+
+    @property
+    def pin(self) -> str:
+        """There while a rollback holds the host on a release, whatever the settings ask for."""
+        return f"{self.config}/pin.json"
+
+    def description(self, release: str) -> str:
+        """What a rollback plans with."""
+        return f"{self.locks}/{release}.release.json"
+
+    def belongings(self, release: str) -> list[str]:
+        """Files beside a release's folder that only it needs."""
+        return [f"{self.locks}/{release}{end}" for end in (".txt", "-router.txt", ".json", ".release.json")]
+
+    @property
     def models(self) -> str:
         return f"{self.state}/models"
 

@@ -14,6 +14,7 @@ from tasks.plan.files import WantedDirectory, WantedFile
 from tasks.plan.findings import Finding
 from tasks.plan.host import Hardware, System
 from tasks.plan.instances import Instance
+from tasks.plan.kept import NOTHING, Description, Kept, Pin
 from tasks.plan.model import ModelProfile
 from tasks.plan.paths import TARGET, Paths
 from tasks.plan.placement import ROLES
@@ -68,6 +69,10 @@ class Plan:
     uv_requirement: str  # text of a lock
     api_key: str | None = None  # from the environment of whoever runs the deploy
     findings: tuple[Finding, ...] = ()  # of every check, healthy ones too
+    arguments: tuple[str, ...] = ()  # long options that the release's server knows, sorted
+    kept: Kept = NOTHING
+    pin: Pin | None = None  # that holds the host on this release
+    asked: str = ""  # id of the release that the settings ask for; another one only where there is a pin
 
     @property
     def workers(self) -> tuple[Instance, ...]:
@@ -163,6 +168,15 @@ class Plan:
         )
 
     @property
+    def description(self) -> WantedFile:
+        """The release as the host keeps it for a rollback."""
+        return WantedFile(self.paths.description(self.release.id), Description(self.release, self.arguments).to_json())
+
+    @property
+    def pin_file(self) -> WantedFile | None:
+        return WantedFile(self.paths.pin, _json(self.pin.model_dump())) if self.pin else None
+
+    @property
     def uv_lock(self) -> WantedFile:
         return WantedFile(f"{self.paths.locks}/uv.txt", self.uv_requirement.encode())
 
@@ -189,7 +203,9 @@ class Plan:
 
     @property
     def release_checks(self) -> tuple[str, ...]:
-        """Commands that a finished release must pass before it becomes current."""
+        """Commands that a finished release must pass before it becomes current; one that has served passed them."""
+        if self.release.id in self.kept.served:
+            return ()
         manifest, tool = self.release.manifest, f"{self.paths.bin}/pd-env"
         expected = {
             "imports": IMPORTS,

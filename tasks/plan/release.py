@@ -68,6 +68,8 @@ class Manifest(BaseModel):
 class Overlay:
     """A patch of files/kernels: its files by path relative to site-packages."""
 
+    __pydantic_config__ = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
     name: str
     files: Mapping[str, bytes]
     environment: tuple[str, ...]  # variables that it makes known

@@ -47,6 +47,9 @@ class Settings(BaseModel):
     python: Python
     torch_wheel: Literal["cpu", "ordinary"]
     router: Literal["sglang-router", "smg"]
+    rollback: bool
+    rollback_reason: str
+    unpin: bool
     package_index: str | None
     package_extra_indexes: list[str]
     package_find_links: list[str]
@@ -201,6 +204,10 @@ def _keys(value: object) -> list[object]:
 def _contradictions(settings: Settings) -> list[str]:
     """Faults that lie between settings, or in a value's content."""
     lines = []
+    if settings.rollback and settings.unpin:
+        lines.append(
+            "settings rollback and unpin are both True: one goes back, the other undoes that; give one of them"
+        )
     for scope in ("environment", "prefill_environment", "decode_environment", "router_environment"):
         for name, entry in getattr(settings, scope).items():
             value = entry.value if isinstance(entry, Variable) else entry
