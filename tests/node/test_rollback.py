@@ -49,11 +49,9 @@ def test_back_to_what_served_and_pinned_until_it_is_let_go(served: Node) -> None
         assert f"pinned to {first} by {pin['by']}" in left.output and "--data unpin=True" in left.output
         assert link(served, "current") == first
 
-    assert deploy(served, "-y", unpin=True, **OTHER).status == 0
-    assert link(served, "current") == second and answers(served)
-    assert served.run(f"test -e {CONFIG}/pin.json").returncode != 0
+    dry = deploy(served, "--dry", unpin=True, **OTHER)
+    assert {"Activate | No pin", f"Activate | Current release is {second}"} <= set(dry.planned), dry.output
 
-    assert deploy(served, "-y", rollback=True, **OTHER).status == 0
     named = deploy(served, "-y")  # the settings name the release that the host is pinned to
     assert named.changed == ["Activate | No pin"], named.output
     assert link(served, "current") == first and answers(served)
