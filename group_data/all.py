@@ -9,6 +9,12 @@ Override for one host in group_data/HOST.py, for a group in group_data/GROUP.py,
 # A folder of files/locks: SGLang, torch, CUDA, NIXL and router that fit together. Or "auto": the newest that the host's
 # driver, GPUs and Python can run, never one for the CPU.
 release = "sglang-0.5.23-cu130"
+# "release": built here, from the release's locks. "existing": what an image, conda or unpacked wheels brought already;
+# it is compared with the release's manifest and never changed (docs/existing.md).
+environment = "release"
+existing_python = None  # its interpreter on the host, such as "/opt/conda/envs/sglang/bin/python3"
+existing_router_python = None  # the router's, where that is another one
+existing_paths = []  # folders that its PYTHONPATH adds, such as ["/opt/wheels"]
 python = "auto"  # "3.11", "3.12", or "auto": the one that the host's distribution carries
 # Of a CPU release: "cpu" comes from a find-links folder or an extra index that has it; "ordinary" is the CUDA build
 # that every package index has (2.9 GB more).
@@ -79,7 +85,7 @@ pcie_ipc_allreduce = False  # FlashInfer's all-reduce over PCIe instead of NCCL'
 transfer_backend = "nixl"  # "nixl" or "mooncake": what moves the KV cache
 # Environment of prefill and decode: {NAME: {"value": ..., "reason": ..., "source": ...}}; CUDA_DEVICE_ORDER=PCI_BUS_ID
 # is always set. Replace the whole dictionary to change it, or add to it in {prefill,decode}_environment.
-environment = {
+server_environment = {
     "NCCL_P2P_LEVEL": {
         "value": "SYS",
         "reason": "peer copies also across sockets: 35-37 GB/s sendrecv instead of 13 at the default",

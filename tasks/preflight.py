@@ -14,12 +14,13 @@ from datetime import UTC, datetime
 from pyinfra import host, logger
 
 from tasks import catalogue, report
+from tasks.facts.existing import ExistingEnvironment
 from tasks.facts.hardware import Hardware as HardwareFact
 from tasks.facts.kept import KeptReleases, Text
 from tasks.facts.listeners import Listeners
 from tasks.facts.planned import Planned
 from tasks.facts.system import System as SystemFact
-from tasks.plan import checks, choice, instances, kept, placement, python, rules, settings
+from tasks.plan import checks, choice, existing, instances, kept, placement, python, rules, settings
 from tasks.plan import host as reading
 from tasks.plan.errors import PlanError
 from tasks.plan.findings import Finding, Level, Refused, error
@@ -27,6 +28,7 @@ from tasks.plan.host import Answer, Hardware, System
 from tasks.plan.paths import Paths
 from tasks.plan.playbook import KERNEL_LIMITS, KERNEL_SETTINGS, Plan, debian_packages
 from tasks.plan.proof import NONE
+from tasks.plan.release import Manifest
 from tasks.plan.settings import Settings
 
 
@@ -104,7 +106,7 @@ def _admitted(admission: Admission) -> Plan:
         rules.check(wanted, manifest, catalogue.accepted_arguments(manifest), profile)
     found = checks.Found(wanted, backed.release.manifest if backed else manifest, system, answers, now)
     admission.add(*checks.judged(found, "system"))
-    own = catalogue.described(manifest, python.choose(system, manifest, wanted), wanted.torch_wheel, wanted.router)
+    own = _own(wanted, manifest, system, admission)
     described, pin = own, None
     if backed and backed.release.id != own.release.id:  # where the settings name it too, nothing holds the host there
         described, pin = backed, there.pin or _new_pin(backed, own, wanted.rollback_reason)
@@ -155,6 +157,19 @@ def _told_as(check: str, admission: Admission) -> Iterator[None]:
         admission.add(*fault.findings)
     except PlanError as fault:
         admission.add(*(error(check, line) for line in fault.lines))
+
+
+def _own(wanted: Settings, manifest: Manifest, system: System, admission: Admission) -> kept.Description:
+    """The release that the settings ask for: to build, or in an environment that is there already."""
+    if wanted.environment == "release":
+        chosen = python.choose(system, manifest, wanted)
+        return catalogue.described(manifest, chosen, wanted.torch_wheel, wanted.router)
+    asked = existing.Asked.of(wanted)
+    told = host.get_fact(
+        ExistingEnvironment, python=asked.python, router_python=asked.router_python, paths=list(asked.paths)
+    )
+    with _told_as(existing.CHECK, admission):
+        return catalogue.adopted(manifest, existing.read(told, asked), wanted.router)
 
 
 def _described(release: str, paths: Paths) -> kept.Description | None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import shlex
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from pyinfra import host
-from pyinfra.api import FunctionCommand, StringCommand, operation
+from pyinfra.api import FileUploadCommand, FunctionCommand, StringCommand, operation
 
 from tasks.facts.kept import InUse
 from tasks.operations.following import run_and_log, say
+from tasks.plan.files import Found
 from tasks.plan.release import damage
 
-Commands = Generator[StringCommand | FunctionCommand, None, None]
+Commands = Generator[StringCommand | FileUploadCommand | FunctionCommand, None, None]
 
 
 @operation()
@@ -39,6 +41,24 @@ def built(directory: str, spec: str, tool: str, found: Mapping[str, Any] | None)
         for line in damage(part):
             say(host, f"{name}: {line}")
     yield FunctionCommand(run_and_log, [f"{shlex.quote(tool)} {verb} --spec {shlex.quote(spec)}"], {})
+
+
+@operation()
+def adopted(directory: str, description: bytes, parts: Mapping[str, str], found: Mapping[str, Found]) -> Commands:
+    """A release's folder that leads to environments which are there already.
+
+    parts: "env" and "router" -> folder of the environment, above the interpreter's folder bin.
+    """
+    if all(found[f"{directory}/{name}"].target == target for name, target in parts.items()):
+        host.noop(f"{directory} leads to {', '.join(parts.values())}")
+        return
+    place, whole = shlex.quote(f"{directory}.new"), shlex.quote(directory)
+    yield StringCommand(f"rm -rf {place} && mkdir {place}")
+    for name, target in parts.items():
+        yield StringCommand(f"ln -s {shlex.quote(target)} {place}/{name}")
+    mark = f"{directory}.new/release.json"
+    yield FileUploadCommand(io.BytesIO(description), mark, remote_temp_filename=host.get_temp_filename(mark))
+    yield StringCommand(f"chmod 644 {shlex.quote(mark)} && rm -rf {whole} && mv -T {place} {whole}")
 
 
 @operation()

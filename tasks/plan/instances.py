@@ -37,7 +37,7 @@ class Instance:
     ports: tuple[tuple[int, str], ...]  # every port it takes, with the setting that says so
     bootstrap_port: int | None
     module: str  # what `python -m` runs
-    virtualenv: str  # "env" or "router", below the release
+    interpreter: str  # below the release: "env/bin/python" or "router/bin/python"
     arguments: tuple[tuple[str, ...], ...]  # one line of the launch script each
     environment: tuple[Variable, ...]
     placement: Placement | None  # None for the router
@@ -104,9 +104,12 @@ def router(settings: Settings, release: Release, served: tuple[Instance, ...], p
         ports=tuple((port, setting) for setting, port in router_ports(settings).items()),
         bootstrap_port=None,
         module=ROUTER_MODULES[release.router],
-        virtualenv="router",
+        interpreter=release.interpreter("router"),
         arguments=tuple(arguments),
-        environment=(*(Variable(name, value) for name, value in sorted(settings.router_environment.items())),),
+        environment=(
+            *_python_path(release),
+            *(Variable(name, value) for name, value in sorted(settings.router_environment.items())),
+        ),
         placement=None,
     )
 
@@ -175,14 +178,22 @@ def _worker(
         ports=tuple((port, setting) for setting, port in ports_of(settings, role, placement.number).items()),
         bootstrap_port=bootstrap if role == "prefill" else None,
         module="sglang.launch_server",
-        virtualenv="env",
+        interpreter=release.interpreter("env"),
         arguments=tuple(arguments),
-        environment=_environment(placement, settings, profile, paths),
+        environment=_environment(placement, settings, release, profile, paths),
         placement=placement,
     )
 
 
-def _environment(placement: Placement, settings: Settings, profile: ModelProfile, paths: Paths) -> tuple[Variable, ...]:
+def _python_path(release: Release) -> list[Variable]:
+    """Folders that an environment that is there already needs beside it."""
+    paths = release.existing.paths if release.existing else ()
+    return [Variable("PYTHONPATH", ":".join(paths), "setting existing_paths")] if paths else []
+
+
+def _environment(
+    placement: Placement, settings: Settings, release: Release, profile: ModelProfile, paths: Paths
+) -> tuple[Variable, ...]:
     """Later ones win: ours, the settings', the model's, the role's."""
     found = {
         variable.name: variable
@@ -194,12 +205,13 @@ def _environment(placement: Placement, settings: Settings, profile: ModelProfile
             Variable("XDG_CACHE_HOME", paths.cache, "JIT caches survive a restart"),
             Variable("TRITON_CACHE_DIR", f"{paths.cache}/triton", ""),
             Variable("FLASHINFER_WORKSPACE_BASE", paths.cache, ""),
+            *_python_path(release),
         )
     }
     if settings.pcie_ipc_allreduce:
         name = "SGLANG_ENABLE_PCIE_IPC_ALLREDUCE"
         found[name] = Variable(name, "1", "setting pcie_ipc_allreduce: 12 KiB in 5.3 us, NCCL took 205 (upstream)")
-    for name, entry in settings.environment.items():
+    for name, entry in settings.server_environment.items():
         found[name] = Variable(name, entry.value, f"{entry.reason} ({entry.source})")
     for name, value in profile.environment.items():
         found[name] = Variable(name, value, f"model {profile.name}")

@@ -119,7 +119,7 @@ class Plan:
     @property
     def packages(self) -> tuple[str, ...]:
         """Debian packages: Python with its headers, what JIT compiles with, what binds and watches."""
-        return tuple(debian_packages(self.release.manifest, [self.release.python]))
+        return tuple(debian_packages(self.release.manifest, [] if self.release.existing else [self.release.python]))
 
     @property
     def directories(self) -> tuple[WantedDirectory, ...]:
@@ -189,7 +189,14 @@ class Plan:
         )
 
     @property
+    def python(self) -> str:
+        """The interpreter that the servers run with."""
+        return f"{self.release_directory}/{self.release.interpreter('env')}"
+
+    @property
     def site_packages(self) -> str:
+        if self.release.existing and self.release.existing.servers.site_packages:
+            return self.release.existing.servers.site_packages
         return f"{self.release_directory}/env/lib/python{self.release.python}/site-packages"
 
     @property
@@ -216,11 +223,19 @@ class Plan:
         }
         if self.ordinary_torch:
             del expected["cuda"]  # a CUDA build serves the CPU too
+        environment, router = f"{self.release_directory}/env", f"{self.release_directory}/router"
+        of_router = [tool, "probe-router", router, "--module", self.router.module]
+        if existing := self.release.existing:
+            expected["paths"] = list(existing.paths)
+            of_router += ["--python", f"{self.release_directory}/{self.router.interpreter}"]
+            of_router += [word for path in existing.paths for word in ("--path", path)]
+            probe = [tool, "probe", environment, "--python", self.python, "--untouched"]
+            # variables were judged in the preflight: nothing was built since
+            return (shlex.join([*probe, "--expect", json.dumps(expected)]), shlex.join(of_router))
         variables = self.judged_variables
-        environment = f"{self.release_directory}/env"
         return (
             shlex.join([tool, "probe", environment, "--expect", json.dumps(expected)]),
-            shlex.join([tool, "probe-router", f"{self.release_directory}/router", "--module", self.router.module]),
+            shlex.join(of_router),
             *([shlex.join([tool, "variables", environment, *variables])] if variables else []),
         )
 
@@ -273,7 +288,7 @@ class Plan:
     @property
     def disk_needs(self) -> dict[str, float]:
         """GB that a first install writes, by folder."""
-        needs = {self.paths.root: RELEASE_GB[self.release.manifest.device]}
+        needs = {self.paths.root: RELEASE_GB[self.release.manifest.device] if self.release.existing is None else 0.0}
         if self.profile.source.hub and not self.brings_model:
             needs[self.paths.state] = self.profile.size_gb * 1.02
         return needs

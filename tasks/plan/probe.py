@@ -22,7 +22,7 @@ def configuration(plan: Plan) -> dict[str, Any]:
     uuids = {gpu.index: gpu.uuid for gpu in plan.hardware.gpus}
     used = sorted({gpu for worker in plan.workers for gpu in _placement(worker).gpus})
     return {
-        "python": f"{plan.release_directory}/env/bin/python",
+        "python": plan.python,
         "device": device,
         "driver": plan.hardware.driver,
         "release": plan.release.id,

@@ -18,6 +18,7 @@ Count = Annotated[int, Field(ge=1)]
 GpuList = Annotated[list[Annotated[int, Field(ge=0)]] | None, Field(min_length=1)]
 # Paths stand in units and scripts as they are: nothing that systemd or a shell would read in another way.
 AbsolutePath = Annotated[str, Field(pattern=r"^/[A-Za-z0-9_.+@:,=/-]*[A-Za-z0-9_.+@:,=-]$")]
+Interpreter = Annotated[str, Field(pattern=r"^/([A-Za-z0-9_.+@=-]+/)+bin/python[0-9.]*$|^/bin/python[0-9.]*$")]
 Arguments = list[str]
 # `--data python=3.12` arrives as a float.
 Python = Annotated[Literal["auto", "3.11", "3.12"], BeforeValidator(lambda v: str(v) if isinstance(v, float) else v)]
@@ -44,6 +45,10 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     release: str
+    environment: Literal["release", "existing"]
+    existing_python: Interpreter | None
+    existing_router_python: Interpreter | None
+    existing_paths: list[AbsolutePath]
     python: Python
     torch_wheel: Literal["cpu", "ordinary"]
     router: Literal["sglang-router", "smg"]
@@ -94,7 +99,7 @@ class Settings(BaseModel):
     speculative: bool
     pcie_ipc_allreduce: bool
     transfer_backend: Literal["nixl", "mooncake"]
-    environment: dict[str, Variable]
+    server_environment: dict[str, Variable]
 
     router_host: str
     router_port: Port
@@ -208,7 +213,12 @@ def _contradictions(settings: Settings) -> list[str]:
         lines.append(
             "settings rollback and unpin are both True: one goes back, the other undoes that; give one of them"
         )
-    for scope in ("environment", "prefill_environment", "decode_environment", "router_environment"):
+    if settings.environment == "existing" and settings.existing_python is None:
+        lines.append('setting environment = "existing": set existing_python too, its interpreter on the host')
+    for name in ("existing_python", "existing_router_python", "existing_paths"):
+        if settings.environment == "release" and getattr(settings, name):
+            lines.append(f'setting {name} is read with environment = "existing" only: set that, or leave {name} out')
+    for scope in ("server_environment", "prefill_environment", "decode_environment", "router_environment"):
         for name, entry in getattr(settings, scope).items():
             value = entry.value if isinstance(entry, Variable) else entry
             written = f"{value}{entry.reason}{entry.source}" if isinstance(entry, Variable) else value

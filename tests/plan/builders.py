@@ -245,7 +245,7 @@ def servers(
     wanted: Settings, found: Hardware, built: Release | None = None, model: ModelProfile | None = None
 ) -> tuple[Instance, ...]:
     """Prefill, decode and router as the plan makes them, the rules of release and model included."""
-    built, model = built or release(), model or profile()
+    built, model = built or replace(release(), router=wanted.router), model or profile()
     rules.check(wanted, built.manifest, frozenset(), model)
     paths = Paths.of(wanted, model)
     served = instances.workers(wanted, built, model, placement.place(wanted, found), paths)
