@@ -85,7 +85,7 @@ pcie_ipc_allreduce = False  # FlashInfer's all-reduce over PCIe instead of NCCL'
 transfer_backend = "nixl"  # "nixl" or "mooncake": what moves the KV cache
 # Environment of prefill and decode: {NAME: {"value": ..., "reason": ..., "source": ...}}; CUDA_DEVICE_ORDER=PCI_BUS_ID
 # is always set. Replace the whole dictionary to change it, or add to it in {prefill,decode}_environment.
-server_environment = {
+worker_environment = {
     "NCCL_P2P_LEVEL": {
         "value": "SYS",
         "reason": "peer copies also across sockets: 35-37 GB/s sendrecv instead of 13 at the default",

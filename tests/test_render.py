@@ -71,12 +71,12 @@ HOSTS: dict[str, Callable[[Path], Plan]] = {
             decode_environment=AWKWARD,
             router_environment=AWKWARD,
             prefill_arguments=["--log-level", 'it\'s $HOME # and "more"', "--flag"],
-            server_environment={"A": {"value": "1", "reason": "it's $HOME", "source": '"#"'}},
+            worker_environment={"A": {"value": "1", "reason": "it's $HOME", "source": '"#"'}},
         ),
         hardware(TWO_SOCKETS),
     ),
     "nothing reserved": lambda _: plan(
-        settings(reserve_ports=False, disable_numa_balancing=False, server_environment={}), hardware(TWO_SOCKETS)
+        settings(reserve_ports=False, disable_numa_balancing=False, worker_environment={}), hardware(TWO_SOCKETS)
     ),
 }
 
@@ -268,7 +268,7 @@ VALUES = st.text(st.characters(exclude_characters="\0\n\r", exclude_categories=[
 @given(st.lists(st.tuples(VALUES, VALUES.filter(bool)), min_size=1, max_size=5))
 def test_any_value_and_reason_survive(pairs: list[tuple[str, str]]) -> None:
     given_here = {f"V{i}": {"value": value, "reason": reason, "source": "s"} for i, (value, reason) in enumerate(pairs)}
-    made = plan(settings(server_environment=given_here, transfer_backend="mooncake"), hardware(TWO_SOCKETS))
+    made = plan(settings(worker_environment=given_here, transfer_backend="mooncake"), hardware(TWO_SOCKETS))
     _, files = files_of(made, "prefill")
     assert list(sourced(files.environment.content, list(given_here)).values()) == [value for value, _ in pairs]
 

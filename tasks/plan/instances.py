@@ -211,7 +211,7 @@ def _environment(
     if settings.pcie_ipc_allreduce:
         name = "SGLANG_ENABLE_PCIE_IPC_ALLREDUCE"
         found[name] = Variable(name, "1", "setting pcie_ipc_allreduce: 12 KiB in 5.3 us, NCCL took 205 (upstream)")
-    for name, entry in settings.server_environment.items():
+    for name, entry in settings.worker_environment.items():
         found[name] = Variable(name, entry.value, f"{entry.reason} ({entry.source})")
     for name, value in profile.environment.items():
         found[name] = Variable(name, value, f"model {profile.name}")

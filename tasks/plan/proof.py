@@ -219,7 +219,7 @@ def _all_reduce_advice(group: Mapping[str, Any]) -> str:
         return (
             "it is right with NCCL_P2P_DISABLE=1: peer traffic between these GPUs is broken although the driver calls "
             "it fine; switch ACS and IOMMU off or to pt, or serve without P2P "
-            "(NCCL_P2P_DISABLE=1 in `server_environment`)"
+            "(NCCL_P2P_DISABLE=1 in `worker_environment`)"
         )
     if control == "wrong":
         return "wrong with and without P2P: take the GPUs out of service, and run the vendor's diagnostics"

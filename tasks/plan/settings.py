@@ -99,7 +99,7 @@ class Settings(BaseModel):
     speculative: bool
     pcie_ipc_allreduce: bool
     transfer_backend: Literal["nixl", "mooncake"]
-    server_environment: dict[str, Variable]
+    worker_environment: dict[str, Variable]
 
     router_host: str
     router_port: Port
@@ -218,7 +218,7 @@ def _contradictions(settings: Settings) -> list[str]:
     for name in ("existing_python", "existing_router_python", "existing_paths"):
         if settings.environment == "release" and getattr(settings, name):
             lines.append(f'setting {name} is read with environment = "existing" only: set that, or leave {name} out')
-    for scope in ("server_environment", "prefill_environment", "decode_environment", "router_environment"):
+    for scope in ("worker_environment", "prefill_environment", "decode_environment", "router_environment"):
         for name, entry in getattr(settings, scope).items():
             value = entry.value if isinstance(entry, Variable) else entry
             written = f"{value}{entry.reason}{entry.source}" if isinstance(entry, Variable) else value

@@ -244,19 +244,19 @@ def test_a_fraction_is_printed_in_full(given: float, printed: str) -> None:
 
 def test_an_environment_variable_carries_reason_and_source() -> None:
     given = {"NCCL_X": {"value": "1", "reason": "because", "source": "a manual"}}
-    found = {v.name: v for v in made(server_environment=given)["prefill"].environment}
+    found = {v.name: v for v in made(worker_environment=given)["prefill"].environment}
     assert (found["NCCL_X"].value, found["NCCL_X"].reason) == ("1", "because (a manual)")
 
 
 def test_the_gpu_order_is_set_also_where_no_setting_says_so() -> None:
-    found = made(server_environment={})
+    found = made(worker_environment={})
     assert [environment(found[role])["CUDA_DEVICE_ORDER"] for role in ("prefill", "decode")] == ["PCI_BUS_ID"] * 2
 
 
 def test_the_role_wins_over_the_model_and_the_model_over_both_roles() -> None:
     shared = {name: {"value": "settings", "reason": "r", "source": "s"} for name in ("A", "B", "C")}
     model = profile(environment={"B": "model", "C": "model"})
-    wanted = settings(server_environment=shared, prefill_environment={"C": "role"})
+    wanted = settings(worker_environment=shared, prefill_environment={"C": "role"})
     prefill, decode, _ = servers(wanted, hardware(TWO_SOCKETS), model=model)
     assert [environment(prefill)[name] for name in "ABC"] == ["settings", "model", "role"]
     assert [environment(decode)[name] for name in "ABC"] == ["settings", "model", "model"]
