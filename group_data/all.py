@@ -48,6 +48,12 @@ model_hub = None  # URL of a mirror of the hub that models are fetched from
 model_revision = None  # commit of the hub's repository; None = the one that the profile pins
 context_length = 131072  # tokens, the same for both roles
 
+# ---- Layout ----------------------------------------------------------------------------------------------------------
+
+# "pd": prefill and decode servers behind the router; "single": one whole server behind it; "data_parallel": several
+# whole servers behind it. Each reads the settings of its own roles and leaves the others alone.
+layout = "pd"
+
 # ---- Prefill ---------------------------------------------------------------------------------------------------------
 
 prefill_instances = 1  # servers of this role on the host; each further one counts its ports up by 10
@@ -78,13 +84,28 @@ decode_cuda_graph_max_batch = 64  # sequences; the largest batch that runs as a 
 decode_arguments = []
 decode_environment = {}
 
-# ---- Both roles ------------------------------------------------------------------------------------------------------
+# ---- Whole servers: layouts "single" and "data_parallel" -------------------------------------------------------------
+
+server_instances = 2  # of layout "data_parallel"; "single" has one
+server_tensor_parallel = 4
+server_gpus = None
+server_numa_node = None
+server_port = 30000
+server_dist_init_port = 30335
+server_mem_fraction = 0.60
+server_chunked_prefill = 8192
+server_prefill_cuda_graph = False  # as prefill_cuda_graph
+server_cuda_graph_max_batch = 64
+server_arguments = []
+server_environment = {}
+
+# ---- All roles ------------------------------------------------------------------------------------------------------
 
 speculative = False  # the draft that the model carries (NextN/MTP) proposes tokens; SGLang 0.5.16 and later
 pcie_ipc_allreduce = False  # FlashInfer's all-reduce over PCIe instead of NCCL's, bf16 only; SGLang 0.5.21 and later
 transfer_backend = "nixl"  # "nixl" or "mooncake": what moves the KV cache
-# Environment of prefill and decode: {NAME: {"value": ..., "reason": ..., "source": ...}}; CUDA_DEVICE_ORDER=PCI_BUS_ID
-# is always set. Replace the whole dictionary to change it, or add to it in {prefill,decode}_environment.
+# Environment of every server: {NAME: {"value": ..., "reason": ..., "source": ...}}; CUDA_DEVICE_ORDER=PCI_BUS_ID
+# is always set. Replace the whole dictionary to change it, or add to it in {prefill,decode,server}_environment.
 worker_environment = {
     "NCCL_P2P_LEVEL": {
         "value": "SYS",
@@ -120,7 +141,8 @@ router_ready_limit = 120
 warm_up_limit = 120  # the first request: a first transfer was seen to take 38 s
 answer_limit = 60  # each golden question
 stop_limit = 90  # draining after a stop, then the server is killed; idle PD servers took 20-24 s
-# "pair": prefill and decode restart together, since a half-replaced pair can stall; "changed": only what changed
+# "pair": prefill and decode restart together, since a half-replaced pair can stall; "changed": only what changed.
+# Whole servers restart one by one either way.
 restart_scope = "pair"
 start_on_boot = True
 

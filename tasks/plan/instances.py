@@ -29,7 +29,7 @@ class Variable:
 class Instance:
     """One process of the service, as systemd runs it."""
 
-    name: str  # prefill, decode, router; prefill-0, prefill-1 where there are several
+    name: str  # prefill, decode, server, router; prefill-0, prefill-1 where there are several
     role: str
     title: str  # for people: "SGLang prefill (GPU 0-3, NUMA node 0)"
     url: str
@@ -58,13 +58,13 @@ class Instance:
 def workers(
     settings: Settings, release: Release, profile: ModelProfile, placements: tuple[Placement, ...], paths: Paths
 ) -> tuple[Instance, ...]:
-    """The prefill and decode servers, prefill first."""
+    """The servers of the layout, prefill first."""
     return tuple(_worker(placement, settings, release, profile, paths) for placement in placements)
 
 
 def ports_of(settings: Settings, role: str, number: int) -> dict[str, int]:
-    """Setting -> port, for the ports that a prefill or decode server listens on."""
-    names = ["port", "dist_init_port"] + (["bootstrap_port"] if role == "prefill" else [])  # decode runs no bootstrap
+    """Setting -> port, for the ports that a server listens on."""
+    names = ["port", "dist_init_port"] + (["bootstrap_port"] if role == "prefill" else [])  # others run no bootstrap
     return {f"{role}_{name}": settings.of_role(role, name) + number * PORT_STEP for name in names}
 
 
@@ -74,13 +74,8 @@ def router_ports(settings: Settings) -> dict[str, int]:
 
 def router(settings: Settings, release: Release, served: tuple[Instance, ...], paths: Paths) -> Instance:
     """The router in front of every worker."""
-    arguments: list[tuple[str, ...]] = [("--pd-disaggregation",)]
-    for worker in served:
-        if worker.role == "prefill":
-            arguments.append(("--prefill", worker.url, str(worker.bootstrap_port)))
-        else:
-            arguments.append(("--decode", worker.url))
-    arguments += [
+    arguments = [
+        *_to_workers(served),
         ("--policy", settings.router_policy),
         ("--host", settings.router_host),
         ("--port", str(settings.router_port)),
@@ -114,14 +109,28 @@ def router(settings: Settings, release: Release, served: tuple[Instance, ...], p
     )
 
 
+def _to_workers(served: tuple[Instance, ...]) -> list[tuple[str, ...]]:
+    """The router's list of workers."""
+    if served[0].role == "server":
+        return [("--worker-urls", *(worker.url for worker in served))]
+    return [
+        ("--pd-disaggregation",),
+        *(
+            ("--prefill", worker.url, str(worker.bootstrap_port))
+            if worker.role == "prefill"
+            else ("--decode", worker.url)
+            for worker in served
+        ),
+    ]
+
+
 def _worker(
     placement: Placement, settings: Settings, release: Release, profile: ModelProfile, paths: Paths
 ) -> Instance:
     role = placement.role
     step = placement.number * PORT_STEP
-    port, bootstrap, dist_init = (
-        settings.of_role(role, name) + step for name in ("port", "bootstrap_port", "dist_init_port")
-    )
+    port, dist_init = (settings.of_role(role, name) + step for name in ("port", "dist_init_port"))
+    bootstrap = settings.of_role(role, "bootstrap_port") + step if role != "server" else None
     on_gpu = release.manifest.device == "cuda"
     arguments: list[tuple[str, ...]] = [
         ("--model-path", paths.model),
@@ -148,21 +157,28 @@ def _worker(
         ("--mem-fraction-static", _fraction(settings.of_role(role, "mem_fraction"))),
         ("--context-length", str(settings.context_length)),
     ]
-    if role == "prefill":
-        arguments.append(("--chunked-prefill-size", str(settings.prefill_chunked_prefill)))
-        if on_gpu and not settings.prefill_cuda_graph:
+    if role != "decode":
+        arguments.append(("--chunked-prefill-size", str(settings.of_role(role, "chunked_prefill"))))
+        graph = settings.server_prefill_cuda_graph if role == "server" else settings.prefill_cuda_graph
+        if on_gpu and not graph:
             arguments += _lines(release.manifest.spelling.prefill_graph_off)
-    elif on_gpu:
-        batch = str(settings.decode_cuda_graph_max_batch)
+    if role != "prefill" and on_gpu:
+        batch = str(settings.of_role(role, "cuda_graph_max_batch"))
         arguments += _lines(
             [word.replace("{value}", batch) for word in release.manifest.spelling.decode_graph_max_batch]
         )
     arguments += [
         # how many steps, the server chooses by the model; both roles hold the draft, since its KV moves too
         *([("--speculative-algorithm", str(profile.speculative_algorithm))] if settings.speculative else []),
-        ("--disaggregation-mode", role),
-        ("--disaggregation-transfer-backend", settings.transfer_backend),
-        ("--disaggregation-bootstrap-port", str(bootstrap)),
+        *(
+            [
+                ("--disaggregation-mode", role),
+                ("--disaggregation-transfer-backend", settings.transfer_backend),
+                ("--disaggregation-bootstrap-port", str(bootstrap)),
+            ]
+            if role != "server"
+            else []
+        ),
         ("--dist-init-addr", f"{LOOPBACK}:{dist_init}"),
         ("--enable-metrics",),
         *_lines(profile.arguments),

@@ -20,6 +20,7 @@ class Paths:
     config: str
     state: str
     model: str  # the folder that the servers load
+    layout: str
 
     @classmethod
     def of(cls, settings: Settings, profile: ModelProfile) -> Paths:
@@ -29,6 +30,7 @@ class Paths:
             config=settings.config_dir,
             state=settings.state_dir,
             model=own or f"{settings.state_dir}/models/{profile.name}",
+            layout=settings.layout,
         )
 
     @property
@@ -92,8 +94,8 @@ class Paths:
 
     @property
     def measured(self) -> str:
-        """What pd-probe measured last, kept across reboots."""
-        return f"{self.state}/probe.json"
+        """What pd-probe measured last, kept across reboots, and for each layout: back in it, the proof still holds."""
+        return f"{self.state}/probe.json" if self.layout == "pd" else f"{self.state}/probe-{self.layout}.json"
 
     @property
     def secret(self) -> str:
@@ -108,6 +110,11 @@ class Paths:
 
     def unit(self, instance: str) -> str:
         return f"{UNITS}/sglang-pd-{instance}.service"
+
+    def files_of(self, unit: str) -> tuple[str, ...]:
+        """What one of our units is started from."""
+        instance = unit.removeprefix("sglang-pd-").removesuffix(".service")
+        return (self.unit(instance), self.script(instance), self.environment(instance))
 
     def run(self, instance: str) -> str:
         return f"{RUN}/{instance}"

@@ -17,7 +17,6 @@ from tasks.plan.instances import Instance
 from tasks.plan.kept import NOTHING, Description, Kept, Pin
 from tasks.plan.model import ModelProfile
 from tasks.plan.paths import TARGET, Paths
-from tasks.plan.placement import ROLES
 from tasks.plan.release import Manifest, Release
 from tasks.plan.services import Fingerprint
 from tasks.plan.settings import Settings
@@ -65,7 +64,7 @@ class Plan:
     paths: Paths
     system: System
     hardware: Hardware
-    instances: tuple[Instance, ...]  # prefill, decode, router
+    instances: tuple[Instance, ...]  # the workers of the layout, then the router
     uv_requirement: str  # text of a lock
     api_key: str | None = None  # from the environment of whoever runs the deploy
     findings: tuple[Finding, ...] = ()  # of every check, healthy ones too
@@ -279,9 +278,10 @@ class Plan:
             "warm_up_limit_s": self.settings.warm_up_limit,
             "golden": [golden.model_dump() for golden in self.profile.golden],
             "metrics": {
-                role: [f"{worker.url}/metrics" for worker in self.workers if worker.role == role] for role in ROLES
+                role: [f"{worker.url}/metrics" for worker in self.workers if worker.role == role]
+                for role in self.settings.roles
             },
-            "transfer_metrics": TRANSFER_METRICS,
+            "transfer_metrics": TRANSFER_METRICS if self.settings.layout == "pd" else {},
         }
         return WantedFile(self.paths.verify, _json(config), "640", "root", self.settings.service_user)
 

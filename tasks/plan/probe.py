@@ -42,7 +42,9 @@ def configuration(plan: Plan) -> dict[str, Any]:
         ],
         "peer": {"gpus": used, "uuids": [uuids[gpu] for gpu in used], "bytes": PEER_BYTES[device]},
         "pairs": pairs(plan.workers),
-        "shapes": shapes(plan.profile, plan.settings.prefill_tensor_parallel, device),
+        "shapes": shapes(plan.profile, plan.settings.prefill_tensor_parallel, device)
+        if plan.settings.layout == "pd"
+        else [],
     }
 
 

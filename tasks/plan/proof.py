@@ -78,7 +78,7 @@ def judge(data: Mapping[str, Any], plan: Plan) -> tuple[Finding, ...]:
     return (
         *_peer(parts.get("peer"), plan, on_gpu),
         *_all_reduce(parts.get("all_reduce")),
-        *_kv_path(parts.get("kv_path"), plan, on_gpu),
+        *(_kv_path(parts.get("kv_path"), plan, on_gpu) if plan.settings.layout == "pd" else _NO_KV_PATH),
     )
 
 
@@ -226,6 +226,9 @@ def _all_reduce_advice(group: Mapping[str, Any]) -> str:
     return "it fails without P2P too: the set-up is broken, not the fabric; the evidence holds the last words"
 
 
+_NO_KV_PATH = (Finding("proof/kv/run", Level.HEALTHY, "whole servers: no KV cache moves between them"),)
+
+
 def _kv_path(part: Mapping[str, Any] | None, plan: Plan, on_gpu: bool) -> tuple[Finding, ...]:
     if part and part["status"] == "skipped":
         return (Finding("proof/kv/run", Level.WARNING, f"the KV path was not measured: {part['reason']}"),)
@@ -328,6 +331,8 @@ def _run(id: str, what: str, part: Mapping[str, Any] | None) -> Finding:
         return Finding(id, Level.INCOMPLETE, f"{what}: not part of the last measurement", advice="measure again")
     if part["status"] == "done":
         return Finding(id, Level.HEALTHY, f"{what}: measured in {part['seconds']:.0f} s")
+    if part["status"] == "skipped":
+        return Finding(id, Level.HEALTHY, f"{what}: {part['reason']}")
     if part.get("pairs"):
         return Finding(id, Level.HEALTHY, f"{what}: measured, with faults")  # which have findings of their own
     level = Level.INCOMPLETE if part["status"] == "timeout" else Level.ERROR

@@ -71,6 +71,8 @@ class Settings(BaseModel):
     model_revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None
     context_length: Annotated[int, Field(ge=128)]
 
+    layout: Literal["pd", "single", "data_parallel"]
+
     prefill_instances: Count
     prefill_tensor_parallel: Count
     prefill_gpus: GpuList
@@ -95,6 +97,19 @@ class Settings(BaseModel):
     decode_cuda_graph_max_batch: Count
     decode_arguments: Arguments
     decode_environment: dict[str, str]
+
+    server_instances: Count
+    server_tensor_parallel: Count
+    server_gpus: GpuList
+    server_numa_node: Annotated[int, Field(ge=0)] | None
+    server_port: Port
+    server_dist_init_port: Port
+    server_mem_fraction: Fraction
+    server_chunked_prefill: Annotated[int, Field(ge=1)]
+    server_prefill_cuda_graph: bool
+    server_cuda_graph_max_batch: Count
+    server_arguments: Arguments
+    server_environment: dict[str, str]
 
     speculative: bool
     pcie_ipc_allreduce: bool
@@ -155,6 +170,7 @@ class Settings(BaseModel):
         "minimum_shm_gb",
         "prefill_mem_fraction",
         "decode_mem_fraction",
+        "server_mem_fraction",
         "peer_minimum_gbps",
         "kv_minimum_gbps",
         "kv_minimum_share",
@@ -168,6 +184,15 @@ class Settings(BaseModel):
     def of_role(self, role: str, name: str) -> Any:
         """The setting `name` of a role: of_role("prefill", "port") is prefill_port."""
         return getattr(self, f"{role}_{name}")
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Of the workers, in the order of the plan."""
+        return ("prefill", "decode") if self.layout == "pd" else ("server",)
+
+    def instances(self, role: str) -> int:
+        """Servers of a role of this layout."""
+        return 1 if self.layout == "single" else int(self.of_role(role, "instances"))
 
 
 def load(data: Mapping[str, object]) -> Settings:
@@ -218,7 +243,7 @@ def _contradictions(settings: Settings) -> list[str]:
     for name in ("existing_python", "existing_router_python", "existing_paths"):
         if settings.environment == "release" and getattr(settings, name):
             lines.append(f'setting {name} is read with environment = "existing" only: set that, or leave {name} out')
-    for scope in ("worker_environment", "prefill_environment", "decode_environment", "router_environment"):
+    for scope in (f"{role}_environment" for role in ("worker", "prefill", "decode", "server", "router")):
         for name, entry in getattr(settings, scope).items():
             value = entry.value if isinstance(entry, Variable) else entry
             written = f"{value}{entry.reason}{entry.source}" if isinstance(entry, Variable) else value
@@ -231,11 +256,18 @@ def _contradictions(settings: Settings) -> list[str]:
                     f"setting {scope}[{name!r}] = {value!r}: expandable_segments breaks cuda_ipc under NIXL, "
                     "KV would move at 0.4 GB/s; leave it out"
                 )
-    for role in ("prefill", "decode"):
-        gpus, instances, parallel = (settings.of_role(role, n) for n in ("gpus", "instances", "tensor_parallel"))
+    if settings.layout == "data_parallel" and settings.server_instances < 2:
+        lines.append(
+            'setting layout = "data_parallel" with server_instances = 1: one server is layout "single", '
+            "else set server_instances to 2 or more"
+        )
+    for role in settings.roles:
+        gpus, parallel = settings.of_role(role, "gpus"), settings.of_role(role, "tensor_parallel")
+        instances = settings.instances(role)
+        asked = "layout single has" if settings.layout == "single" else f"{role}_instances"
         if gpus is not None and len(gpus) != instances * parallel:
             lines.append(
-                f"setting {role}_gpus names {len(gpus)} GPUs, but {role}_instances {instances} x "
+                f"setting {role}_gpus names {len(gpus)} GPUs, but {asked} {instances} x "
                 f"{role}_tensor_parallel {parallel} needs {instances * parallel}"
             )
         if gpus is not None and len(set(gpus)) != len(gpus):
