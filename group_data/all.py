@@ -187,3 +187,11 @@ kv_together_minimum_gbps = 8.0  # all pairs at once: writes from one PCIe switch
 
 # Folder on the machine that runs pyinfra, relative to where it runs: HOST.html and HOST.json; None = no report
 report_dir = "reports"
+
+# ---- Benchmark of the running service: make bench-serving ------------------------------------------------------------
+
+bench_loads = ["256/128", "1024/1024", "8192/256"]  # tokens in / tokens out of each request
+bench_concurrency = [1, 16, 64]  # requests in flight
+bench_requests = 4  # in a measured pass, for each that is in flight; never fewer than 8 in all
+bench_repeats = 3  # passes of each load and concurrency: their spread says what is noise
+bench_limit = 1800  # seconds, of one pass

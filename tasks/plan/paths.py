@@ -98,6 +98,16 @@ class Paths:
         return f"{self.state}/probe.json" if self.layout == "pd" else f"{self.state}/probe-{self.layout}.json"
 
     @property
+    def bench(self) -> str:
+        """What pd-bench is told."""
+        return f"{self.config}/bench.json"
+
+    @property
+    def benched(self) -> str:
+        """What pd-bench measured last."""
+        return f"{self.state}/bench.json"
+
+    @property
     def secret(self) -> str:
         """Environment file with the API key; there only when router_api_key_env is set."""
         return f"{self.config}/api-key.env"

@@ -20,6 +20,20 @@ GpuList = Annotated[list[Annotated[int, Field(ge=0)]] | None, Field(min_length=1
 AbsolutePath = Annotated[str, Field(pattern=r"^/[A-Za-z0-9_.+@:,=/-]*[A-Za-z0-9_.+@:,=-]$")]
 Interpreter = Annotated[str, Field(pattern=r"^/([A-Za-z0-9_.+@=-]+/)+bin/python[0-9.]*$|^/bin/python[0-9.]*$")]
 Arguments = list[str]
+# `--data NAME=1,16` arrives as text, `--data NAME=1` as a number.
+Loads = Annotated[
+    list[Annotated[str, Field(pattern=r"^[1-9][0-9]*/[1-9][0-9]*$")]],
+    Field(min_length=1),
+    BeforeValidator(lambda v: v.split(",") if isinstance(v, str) else v),
+]
+Counts = Annotated[
+    list[Count],
+    Field(min_length=1),
+    BeforeValidator(
+        lambda v: [int(n) if n.isdigit() else n for n in v.split(",")] if isinstance(v, str)
+        else [v] if isinstance(v, int) else v
+    ),
+]  # fmt: skip
 # `--data python=3.12` arrives as a float.
 Python = Annotated[Literal["auto", "3.11", "3.12"], BeforeValidator(lambda v: str(v) if isinstance(v, float) else v)]
 
@@ -163,6 +177,12 @@ class Settings(BaseModel):
     kv_together_minimum_gbps: Annotated[float, Field(ge=0)]
 
     report_dir: Annotated[str, Field(min_length=1)] | None
+
+    bench_loads: Loads
+    bench_concurrency: Counts
+    bench_requests: Count
+    bench_repeats: Count
+    bench_limit: Seconds
 
     @field_validator(
         "minimum_free_disk_gb",
