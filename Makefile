@@ -5,7 +5,7 @@ VENV := .venv
 SUITE := $(VENV)/.complete
 KERNELS := .venv-kernels/.complete
 
-.PHONY: help rehearse test test-kernels lint bench lock node-down clean
+.PHONY: help rehearse test test-kernels lint bench bench-serving lock node-down clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -27,6 +27,12 @@ lint: $(SUITE) shellcheck ## ruff, mypy --strict on tasks/ and tools/, shellchec
 
 bench: $(SUITE) packages ## seconds and remote commands, measured on a simulated host
 	@$(VENV)/bin/python -m tests.node.bench
+
+bench-serving: $(SUITE) ## the running service under load: HOST=NAME; INVENTORY, LAYOUT, LOADS=256/128, CONCURRENCY=1,16, REPEATS=3
+	@test -n "$(HOST)" || { echo 'make bench-serving HOST=NAME: a host of $(or $(INVENTORY),inventory.py)' >&2; exit 2; }
+	@$(VENV)/bin/pyinfra -y --limit '$(HOST)' $(or $(INVENTORY),inventory.py) tasks.bench.serving \
+	  $(if $(LOADS),--data 'bench_loads=$(LOADS)') $(if $(CONCURRENCY),--data 'bench_concurrency=$(CONCURRENCY)') \
+	  $(if $(REPEATS),--data 'bench_repeats=$(REPEATS)') $(if $(LAYOUT),--data 'layout=$(LAYOUT)')
 
 lock: $(SUITE) ## a release's locks made anew, with what moved: RELEASE=NAME, UPGRADE=1 takes newer packages
 	@$(VENV)/bin/python -m tools.lock $(or $(RELEASE),--help) $(if $(UPGRADE),--upgrade) $(LOCK_ARGUMENTS)

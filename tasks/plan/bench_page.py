@@ -91,6 +91,7 @@ def view(found: Comparison) -> dict[str, Any]:
         "gpus": _gpus(list(found.layouts.values())),
         "loads": [_load(found, load, points) for load in sorted({point.load for point in points})],
         "columns": [title for _, title in COLUMNS],
+        "previous": found.previous is not None,
         "reference_of": REFERENCE_OF,
         "failed": [
             {"what": f"{NAMES[one.layout]}, {p.input}/{p.output} x {p.concurrency}", "why": f"{p.status}: {p.reason}"}

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log2
+from statistics import median
 
 WIDTH, HEIGHT = 300, 206
-LEFT, RIGHT, TOP, BOTTOM = 46, 14, 24, 34  # margins: figures of the axis, last mark, title, concurrency
+LEFT, RIGHT, TOP, BOTTOM = 46, 14, 30, 34  # margins: figures of the axis, last mark, title, concurrency
 TICKS = 4
 
 
@@ -48,7 +49,7 @@ class Plot:
 
 
 def plot(title: str, values: Mapping[str, Mapping[int, Sequence[float]]]) -> Plot | None:
-    """Medians with their range. values: kind of line -> concurrency -> repeats, the middle one drawn.
+    """Medians with their range. values: kind of line -> concurrency -> repeats.
 
     The y axis starts at 0. None where nothing was measured.
     """
@@ -71,7 +72,7 @@ def plot(title: str, values: Mapping[str, Mapping[int, Sequence[float]]]) -> Plo
     for kind, found in values.items():
         marks = []
         for concurrency, repeats in sorted(found.items()):
-            middle = sorted(repeats)[len(repeats) // 2]
+            middle = median(repeats)
             told = f"concurrency {concurrency}: {spell(middle)}"
             if len(repeats) > 1:
                 told += f" ({spell(min(repeats))} to {spell(max(repeats))} in {len(repeats)} repeats)"
@@ -88,7 +89,7 @@ def plot(title: str, values: Mapping[str, Mapping[int, Sequence[float]]]) -> Plo
         top=TOP,
         bottom=HEIGHT - BOTTOM,
         x=[Tick(x(concurrency), str(concurrency)) for concurrency in sorted(every)],
-        y=[Tick(y(step * number), spell(step * number)) for number in range(count + 1)],
+        y=[Tick(y(step * number), short(step * number)) for number in range(count + 1)],
         lines=lines,
     )
 
@@ -101,6 +102,13 @@ def nice(value: float) -> float:
     while power * 10 <= value:
         power *= 10
     return next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= value * (1 - 1e-9))
+
+
+def short(value: float) -> str:
+    """For an axis: 2,500, 12.5k, 2.5M."""
+    if value >= 1e6:
+        return f"{value / 1e6:g}M"
+    return f"{value / 1e3:g}k" if value >= 1e4 else spell(value)
 
 
 def spell(value: float) -> str:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.plan.plot import HEIGHT, LEFT, WIDTH, nice, plot, spell
+from tasks.plan.plot import HEIGHT, LEFT, WIDTH, nice, plot, short, spell
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,13 @@ def test_steps_are_round(value: float, step: float) -> None:
 )
 def test_figures(value: float, text: str) -> None:
     assert spell(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(2500, "2,500"), (10000, "10k"), (12500, "12.5k"), (2.5e6, "2.5M"), (5, "5")]
+)
+def test_figures_of_an_axis_are_short(value: float, text: str) -> None:
+    assert short(value) == text
 
 
 def test_concurrency_is_drawn_by_its_logarithm() -> None:
