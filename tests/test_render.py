@@ -60,6 +60,8 @@ HOSTS: dict[str, Callable[[Path], Plan]] = {
     "other model": lambda _: catalogue_plan({"model": "deepseek-v4-flash-mxfp4"}, hardware(TWO_SOCKETS)),
     "node": node_plan,
     "several servers": lambda _: plan(settings(prefill_instances=3, **TWO_EACH), hardware([0] * 6 + [1] * 2)),
+    "one whole server": lambda _: plan(settings(layout="single"), hardware(TWO_SOCKETS)),
+    "data-parallel": lambda _: plan(settings(layout="data_parallel"), hardware(TWO_SOCKETS)),
     "interleaved nodes": lambda _: plan(settings(), hardware([0, 1] * 4)),
     "unknown nodes": lambda _: plan(settings(), hardware([-1] * 8)),
     "open to others": lambda _: plan(
@@ -109,7 +111,7 @@ def files_of(made: Plan, name: str) -> tuple[Instance, render.InstanceFiles]:
 
 def test_every_template_is_rendered(planned: Plan) -> None:
     files = rendered(planned)
-    pages = {"report.html.j2"}  # for people, see test_report.py
+    pages = {"report.html.j2", "serving.html.j2"}  # for people, see test_report.py
     assert set(files) | pages == {path.name for path in (REPOSITORY / "templates").iterdir()}
     for name, made in files.items():
         for file in made:

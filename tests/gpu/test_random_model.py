@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tasks import catalogue
 from tests.gpu import random_model
 from tests.gpu.random_model import SMALL_BLOCK, Block, Shape, bfloat16, sharded, tensors, tokenizer
 
@@ -174,3 +175,16 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureF
     (tmp_path / "file").write_text("")
     assert random_model.main([str(tmp_path / "file" / "m"), *OPTIONS]) == 1
     assert "random_model: cannot write" in capsys.readouterr().err
+
+
+def test_the_profile_describes_what_the_defaults_write() -> None:
+    shape = Shape()
+    profile = catalogue.profile("random-qwen2-7b")
+    assert (profile.heads, profile.kv_heads, profile.layers) == (shape.heads, shape.kv_heads, shape.layers)
+    assert profile.maximum_context == shape.context
+    assert profile.size_gb * 1e9 > sum(tensor.values for tensor in tensors(shape)) * 2
+    assert profile.page_size
+    page = profile.page_size * shape.kv_heads * shape.head * 2
+    assert {(one.name, one.count, one.page_bytes) for one in profile.kv_buffers} == {
+        ("keys", shape.layers, page), ("values", shape.layers, page),
+    }  # fmt: skip
