@@ -355,6 +355,7 @@ def _listed(words: Iterable[str]) -> str:
 
 # ---- the first deployment
 
+REFERENCE_GPUS = {"single": 4, "pd": 8}
 REFERENCE_OF = "the first deployment, 8 x RTX PRO 6000, DeepSeek-V4-Flash, single TP 4 against PD TP 4 + TP 4"
 # Measured by hand there, 256 tokens in and 128 out; None where nothing was written down.
 REFERENCE: dict[str, dict[Point, dict[str, float | None]]] = {

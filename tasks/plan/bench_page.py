@@ -13,6 +13,7 @@ from tasks.plan.bench import (
     LEAST_DIFFERENCE_ONCE,
     NAMES,
     REFERENCE,
+    REFERENCE_GPUS,
     REFERENCE_OF,
     Comparison,
     Point,
@@ -92,6 +93,7 @@ def view(found: Comparison) -> dict[str, Any]:
         "loads": [_load(found, load, points) for load in sorted({point.load for point in points})],
         "columns": [title for _, title in COLUMNS],
         "previous": found.previous is not None,
+        "per_gpu": newest.device == "cuda",
         "reference_of": REFERENCE_OF,
         "failed": [
             {"what": f"{NAMES[one.layout]}, {p.input}/{p.output} x {p.concurrency}", "why": f"{p.status}: {p.reason}"}
@@ -117,7 +119,7 @@ def _rule(results: Any) -> str:
 
 def _gpus(results: Sequence[Result]) -> str:
     """A word of warning where layouts hold different numbers of GPUs."""
-    if len({one.gpus for one in results}) < 2:
+    if results[0].device == "cpu" or len({one.gpus for one in results}) < 2:
         return ""
     held = ", ".join(f"{NAMES[one.layout]} {one.gpus}" for one in results)
     return f"GPUs held: {held}. The table gives tokens per second of each GPU too."
@@ -184,7 +186,7 @@ def _row(
         named = kind in names and len(names) < len(found.layouts)
         cells.append(_cell(values, named))
     speed = one.values(point, "output_throughput")
-    per_gpu = spell(median(speed) / one.gpus) if speed and one.gpus and one.device == "cuda" else NO_FIGURE
+    per_gpu = spell(median(speed) / one.gpus) if speed else NO_FIGURE
     failures = sum(p.failures for p in one.points[point])
     return Row(kind, name, cells, per_gpu, _change(one, point, found), str(failures) if failures else "0")
 
@@ -209,7 +211,8 @@ def _change(one: Result, point: Point, found: Comparison) -> str:
 def _reference_row(layout: str, point: Point) -> Row:
     known = REFERENCE[layout][point]
     cells = [Cell(NO_FIGURE if known.get(name) is None else spell(known[name] or 0)) for name, _ in COLUMNS]
-    return Row("reference", f"reference: {NAMES[layout]}", cells, NO_FIGURE, "", NO_FIGURE)
+    per_gpu = spell((known["output_throughput"] or 0) / REFERENCE_GPUS[layout])
+    return Row("reference", f"reference: {NAMES[layout]}", cells, per_gpu, "", NO_FIGURE)
 
 
 def _about(one: Result, kind: str) -> dict[str, Any]:

@@ -311,6 +311,7 @@ def test_the_reference_stands_only_beside_the_load_it_was_measured_with() -> Non
         ["509", "-", "-", "88"],
         ["385", "-", "-", "32"],
     ]
+    assert [row.per_gpu for row in reference] == ["127", "48.1"]
 
 
 def test_the_cpu_says_nothing_beside_the_reference() -> None:
