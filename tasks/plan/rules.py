@@ -25,7 +25,12 @@ def check(settings: Settings, manifest: Manifest, accepted: frozenset[str], prof
         if profile.heads % parallel:
             lines.append(
                 f"setting {role}_tensor_parallel = {parallel} does not divide the {profile.heads} attention heads of "
-                f"{profile.name}: use {_divisors(profile.heads)}"
+                f"{profile.name}: use {_shares(profile)}"
+            )
+        elif not _shares_kv(profile, parallel):
+            lines.append(
+                f"setting {role}_tensor_parallel = {parallel} neither divides the {profile.kv_heads} KV heads of "
+                f"{profile.name} nor is a multiple of them: use {_shares(profile)}"
             )
     if settings.context_length > profile.maximum_context:
         lines.append(
@@ -113,5 +118,12 @@ def _port_clashes(settings: Settings) -> list[str]:
     return lines
 
 
-def _divisors(heads: int) -> str:
-    return ", ".join(str(n) for n in range(1, min(heads, 16) + 1) if heads % n == 0)
+def _shares_kv(profile: ModelProfile, parallel: int) -> bool:
+    """Ranks share out the KV heads, or each head goes to as many ranks (SGLang asserts it when it loads the model)."""
+    return profile.kv_heads % parallel == 0 or parallel % profile.kv_heads == 0
+
+
+def _shares(profile: ModelProfile) -> str:
+    """What tensor_parallel can be, up to 16."""
+    every = range(1, min(profile.heads, 16) + 1)
+    return ", ".join(str(n) for n in every if profile.heads % n == 0 and _shares_kv(profile, n))

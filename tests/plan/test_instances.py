@@ -104,6 +104,25 @@ def test_a_tensor_parallel_that_does_not_divide_the_heads(role: str) -> None:
     assert "use 1, 2, 4, 8, 16" in line
 
 
+@pytest.mark.parametrize("parallel", [7, 14])
+def test_a_tensor_parallel_that_cannot_share_out_the_kv_heads(parallel: int) -> None:
+    """28 heads, 4 KV heads, as Qwen2.5-7B has."""
+    model = profile(heads=28, kv_heads=4)
+    with pytest.raises(PlanError) as error:
+        servers(settings(prefill_tensor_parallel=parallel), hardware(TWO_SOCKETS), model=model)
+    assert lines_of(error) == (
+        f"setting prefill_tensor_parallel = {parallel} neither divides the 4 KV heads of some-model nor is a multiple "
+        "of them: use 1, 2, 4",
+    )
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "parallel"), [(28, 4, 4), (32, 8, 2), (64, 1, 4), (32, 2, 4)])
+def test_a_tensor_parallel_that_shares_out_the_kv_heads(heads: int, kv_heads: int, parallel: int) -> None:
+    wanted = settings(prefill_tensor_parallel=parallel, decode_tensor_parallel=parallel)
+    found = servers(wanted, hardware(TWO_SOCKETS), model=profile(heads=heads, kv_heads=kv_heads))
+    assert options(found[0])["--tp"] == str(parallel)
+
+
 LIMITED = release(manifest(chunked_prefill_maximum=11673))
 
 
