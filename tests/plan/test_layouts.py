@@ -233,6 +233,7 @@ SHAPES: list[tuple[str, tuple[int, int], tuple[int, int], dict[str, tuple[int, .
     ("rtx-pro-6000-x8", (1, 2), (1, 2), {"prefill": (0, 1), "decode": (4, 5)}),
     ("rtx-pro-6000-x8", (1, 4), (1, 4), {"prefill": (0, 1, 2, 3), "decode": (4, 5, 6, 7)}),
     ("rtx-pro-6000-x8", (3, 2), (1, 2), {"prefill-0": (0, 1), "prefill-1": (2, 3), "prefill-2": (4, 5), "decode": (6, 7)}),
+    ("uneven-6-2", (3, 2), (1, 2), {"prefill-0": (0, 1), "prefill-1": (2, 3), "prefill-2": (4, 5), "decode": (6, 7)}),
     ("rtx-pro-6000-x8", (2, 1), (2, 1), {"prefill-0": (0,), "prefill-1": (1,), "decode-0": (4,), "decode-1": (5,)}),
 ]  # fmt: skip
 
