@@ -27,7 +27,7 @@ BLOCK, SMALL_BLOCK = 16_777_213, 65_521  # values; the largest primes below 2^24
 SHARD = 4 << 30  # bytes of a file, about
 BYTES = 2  # of a bfloat16
 QUANTILES = 1 << 16
-SHARPNESS = 2.0  # of q and k: attention that looks somewhere, not the mean of all
+SHARPNESS = 1.5  # of q and k: attention that looks at some tens of a thousand tokens, not at the mean of all
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 TEMPLATE = (
     "{% for message in messages %}" + START + "{{ message['role'] }}\n{{ message['content'] }}" + END + "\n{% endfor %}"
