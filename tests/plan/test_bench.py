@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -347,3 +348,20 @@ def test_results_are_immutable() -> None:
     found = compare([curve("pd")])
     with pytest.raises(dataclasses.FrozenInstanceError):
         found.previous = None  # type: ignore[misc]
+
+
+# ---- as SGLang 0.5.20's client wrote it
+
+FIXTURES = Path(__file__).parent / "fixtures" / "bench"
+
+
+def test_three_layouts_of_a_simulated_host() -> None:
+    """Measured one after the other on a busy machine: figures of the client, good for reading and for nothing else."""
+    found = compare(bench.read_kept(path.read_text(), path.name) for path in sorted(FIXTURES.glob("*.json")))
+    assert list(found.layouts) == ["pd", "single", "data_parallel"]
+    assert found.newest.layout == "single"
+    assert all(one.failures == 0 for result in found.layouts.values() for one in result.passes)
+    assert sentence(found.layouts) == (
+        "Most tokens per second and first token soonest: data-parallel at every load; steadiest tokens (inter-token "
+        "p99): data-parallel at concurrency 1, one server or data-parallel at concurrency 2."
+    )
