@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from tasks import catalogue
 from tasks.plan import kept
 from tasks.plan.errors import PlanError
+from tasks.plan.findings import Level
 from tasks.plan.host import Answer
 from tasks.plan.kept import Description, Kept, Pin
-from tests.plan.builders import release
+from tests.plan.builders import TWO_SOCKETS, hardware, plan, release, settings
+from tests.plan.judging import finding
 
 PIN = Pin(release="a", instead_of="b", by="ann@desk", at="2026-11-30T08:00:00Z", why="")
 PIN_PATH = "/etc/sglang-pd/pin.json"
@@ -123,6 +126,14 @@ def test_a_description_that_was_changed_is_not_taken() -> None:
 def test_a_pin_says_who_when_and_why() -> None:
     assert PIN.told == "pinned to a by ann@desk at 2026-11-30T08:00:00Z"
     assert replace_why("TPOT doubled").told.endswith("08:00:00Z (TPOT doubled)")
+
+
+def test_a_pin_is_a_warning_that_says_how_to_go_on() -> None:
+    made = plan(settings(), hardware(TWO_SOCKETS))
+    assert finding("release/pin/none", made=made).level is Level.HEALTHY
+    said = finding("release/pin/none", made=replace(made, pin=PIN, asked="c"))
+    assert said.level is Level.WARNING
+    assert PIN.told in said.line and "the settings ask for c" in said.line and "--data unpin=True" in said.advice
 
 
 def replace_why(why: str) -> Pin:
