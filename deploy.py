@@ -6,6 +6,7 @@ pyinfra inventory.py deploy.py                  change it, after a look at the l
 
 from tasks import (
     activate,
+    driver,
     kernels,
     launch,
     model,
@@ -21,7 +22,9 @@ from tasks import (
 from tasks.barrier import barrier
 
 with refusal.in_one_line():
-    plan = preflight.admit()  # settings, facts, plan; a host that does not fit ends here, before anything changes
+    seen = preflight.examine()  # settings; what host, cards and driver say
+    driver.provide(seen)  # with manage_driver only; a host whose driver needs a reboot ends with it
+    plan = preflight.admit(seen)  # checks, plan; a host that does not fit ends here, before anything changes
     system.provision(plan)  # packages, user, folders, kernel settings
     runtime.build(plan)  # the release, beside the one that serves
     kernels.place(plan)  # its patches: they are part of it
