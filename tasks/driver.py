@@ -58,6 +58,7 @@ def _steps(seen: preflight.Seen) -> Steps:
             packages=settings.driver_packages,
             version=version,
             kernels=list(found.kernels),
+            held=list(found.in_the_way(version)),
             source=source.content.decode() if source else "",
             keyring=key.content if key else b"",
             preferences=driver.preferences(version).content.decode(),
@@ -101,7 +102,8 @@ def _managed(settings: Settings, steps: Steps, wanted: Mapping[str, WantedFile],
         else:
             files.absent(name=f"No {path}", path=path, found=found[path])
     operations.installed(name=f"Packages of driver {settings.driver_version}", steps=steps)
-    operations.held(name="Packages held", names=steps.hold)
+    # another apt may be at work: this command does not wait for dpkg's lock
+    operations.held(name="Packages held", names=steps.hold, _retries=60, _retry_delay=5)
     operations.running(
         name=f"Driver {settings.driver_version} answers",
         version=settings.driver_version,

@@ -42,14 +42,16 @@ trap 'rm -rf "$t"' EXIT
 chmod 755 "$t" && mkdir -p "$t/sources" "$t/preferences" "$t/lists/partial" "$t/cache/archives/partial"
 cp -a /etc/apt/sources.list.d/. "$t/sources" 2>/dev/null
 cp -a /etc/apt/preferences.d/. "$t/preferences" 2>/dev/null
+unhold() { awk -v names=" $* " '/^Package: / {p = $2}
+  /^Status: hold / && index(names, " " p " ") {sub(/hold/, "install")} {print}' /var/lib/dpkg/status >"$t/status"; }
 our() { _tool=$1; shift; limit 280 "$_tool" -o Dir::Etc::SourceParts="$t/sources" -o Dir::State::Lists="$t/lists" \
-  -o Dir::Etc::PreferencesParts="$t/preferences" -o Dir::Cache="$t/cache" -o Acquire::Languages=none \
-  -o APT::Update::Error-Mode=any -o Debug::NoLocking=1 "$@"; }
+  -o Dir::Etc::PreferencesParts="$t/preferences" -o Dir::Cache="$t/cache" -o Dir::State::status="$t/status" \
+  -o Acquire::Languages=none -o APT::Update::Error-Mode=any -o Debug::NoLocking=1 "$@"; }
 pick() { our apt-cache madison "$1" | awk -F'|' -v wanted="$version" '/Packages$/ {
   gsub(/ /, "", $2); v = $2; sub(/^[0-9]+:/, "", v); sub(/-[^-]*$/, "", v); if (v == wanted) {print $2; exit}}'; }
 headers() { for k in "$@"; do our apt-cache madison "linux-headers-$k" | grep -q 'Packages$' && echo "$k"; done; true; }
 install() { _list=; for p in "$@"; do _v=$(pick "$p"); [ -n "$_v" ] || return 0; _list="$_list $p=$_v"; done
-  our apt-get -s -q install --no-install-recommends --allow-downgrades --allow-change-held-packages $_list; }
+  our apt-get -s -q install --no-install-recommends --allow-downgrades $_list; }
 """
 
 
@@ -64,9 +66,17 @@ class Offer(Sections):
     """Sections for tasks.plan.driver.read_offer: update, 'offers PACKAGE', headers, install."""
 
     def command(
-        self, packages: list[str], version: str, kernels: list[str], source: str, keyring: bytes, preferences: str
+        self,
+        packages: list[str],
+        version: str,
+        kernels: list[str],
+        held: list[str],
+        source: str,
+        keyring: bytes,
+        preferences: str,
     ) -> str:
-        """source: a text whose Signed-By is 'KEYRING', "" where the host's apt knows the repository."""
+        """held: packages whose hold does not count. source: a text whose Signed-By is 'KEYRING', "" where the host's
+        apt knows the repository."""
         own = SOURCE.rpartition("/")[2]
         pin = f'>"$t/preferences/{PREFERENCES.rpartition("/")[2]}"'
         files = [f'rm -f "$t/sources/{own}"', f"printf %s {shlex.quote(preferences)} {pin}"]
@@ -79,6 +89,7 @@ class Offer(Sections):
                 PRELUDE,
                 _OFFER,
                 f"version={shlex.quote(version)}",
+                f"unhold {shlex.join(held)}",
                 *files,
                 "section update our apt-get -q update",
                 *asked,

@@ -32,10 +32,12 @@ def installed(steps: Steps) -> Commands:
     if steps.leaving:
         say(host, f"removes {', '.join(steps.leaving)}")
     yield StringCommand(f"{APT} update")
-    yield StringCommand(
-        f"{APT} install --no-install-recommends --allow-downgrades --allow-change-held-packages "
-        f"{' '.join(map(shlex.quote, steps.install))}"
-    )
+    install = f"{APT} install --no-install-recommends --allow-downgrades {shlex.join(steps.install)}"
+    if steps.unhold:  # apt would keep these, whatever is asked of it
+        held = shlex.join(steps.unhold)
+        yield StringCommand(f"apt-mark unhold {held} && {{ {install} || {{ apt-mark hold {held}; exit 1; }}; }}")
+    else:
+        yield StringCommand(install)
 
 
 @operation()
@@ -44,7 +46,7 @@ def held(names: Sequence[str]) -> Commands:
     if not names:
         host.noop("the driver's packages are held")
         return
-    yield StringCommand(f"apt-mark hold {' '.join(map(shlex.quote, names))}")
+    yield StringCommand(f"apt-mark hold {shlex.join(names)}")
 
 
 @operation()

@@ -61,6 +61,14 @@ class FoundDriver:
         """The packages of one upstream version, by name."""
         return {package.name: package for package in self.packages if upstream(package.version) == version}
 
+    def in_the_way(self, version: str) -> tuple[str, ...]:
+        """Held packages of other versions: apt keeps them, and with them whatever they depend on."""
+        return tuple(
+            package.name
+            for package in self.packages
+            if package.held and of_driver(package.name) and upstream(package.version) != version
+        )
+
     def has(self, settings: Settings) -> bool:
         """Whether every package asked for is installed in the version asked for."""
         return set(settings.driver_packages) <= self.at(settings.driver_version or "").keys()
@@ -82,6 +90,7 @@ class Offer:
 class Steps:
     """What keeps the host from the wanted driver."""
 
+    unhold: tuple[str, ...]  # packages of another version that are held
     install: tuple[str, ...]  # NAME=VERSION, and headers
     arriving: tuple[str, ...]  # NAME VERSION of all that comes with them
     leaving: tuple[str, ...]
@@ -268,6 +277,7 @@ def steps(settings: Settings, found: FoundDriver, offer: Offer | None) -> Steps:
     if lines:
         raise PlanError(*lines)
     return Steps(
+        unhold=found.in_the_way(version) if offer else (),
         install=(*install, *headers),
         arriving=(*(f"{name} {of}" for name, of in sorted(offer.arriving.items())), *headers) if offer else (),
         leaving=offer.leaving if offer else (),

@@ -92,7 +92,7 @@ def refused(host: driver.FoundDriver, offered: Offer | None = None, **changes: o
 def test_a_driver_in_order_needs_nothing() -> None:
     host = found(WANTED)
     assert host.has(wanted())
-    assert driver.steps(wanted(), host, None) == Steps((), (), (), (), "", ())
+    assert driver.steps(wanted(), host, None) == Steps((), (), (), (), (), "", ())
 
 
 def test_a_bare_host_gets_the_packages_in_the_offered_revision_held_and_needs_a_reboot() -> None:
@@ -111,6 +111,7 @@ def test_an_old_driver_is_replaced_while_its_servers_run() -> None:
     )
     assert steps.install == ("nvidia-open=580.95.05-1",)
     assert steps.leaving == ("nvidia-kernel-dkms",)
+    assert steps.unhold == ("libcuda1", "nvidia-kernel-open-dkms", "nvidia-open"), "apt would keep what is held"
     assert steps.reboot == "driver 570.172.08 is loaded, 580.95.05 is wanted"
     assert steps.serving == ("sglang-pd-router.service", "sglang-pd-prefill.service")
 
@@ -143,7 +144,7 @@ def test_another_package_of_the_running_driver_is_installed_without_a_reboot() -
     assert not host.has(of)
     steps = driver.steps(of, host, offer(of, install="Inst nvidia-fabricmanager (580.95.05-1 x [amd64])"))
     assert steps.install == ("nvidia-open=580.95.05-1", "nvidia-fabricmanager=580.95.05-1")
-    assert steps.hold == ("nvidia-fabricmanager",)
+    assert (steps.unhold, steps.hold) == ((), ("nvidia-fabricmanager",))
     assert steps.reboot == ""
 
 
