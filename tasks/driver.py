@@ -23,8 +23,6 @@ from tasks.plan.host import Answer
 from tasks.plan.proof import NONE
 from tasks.plan.settings import Settings
 
-PLACED = (driver.SOURCE, f"{driver.KEYRING}.gpg", f"{driver.KEYRING}.asc", driver.PREFERENCES, driver.UPGRADES)
-
 
 def provide(seen: preflight.Seen) -> None:
     """Raises AwaitsReboot where this run ends with the driver, PlanError where it cannot be provided."""
@@ -32,7 +30,7 @@ def provide(seen: preflight.Seen) -> None:
         return
     with preflight.reported(seen.admission):
         steps = _steps(seen)
-    found = host.get_fact(Paths, paths=[driver.KEYRINGS, *PLACED])
+    found = host.get_fact(Paths, paths=[driver.KEYRINGS, *driver.PLACED])
     _managed(settings=seen.settings, steps=steps, wanted=_wanted(seen.settings), found=found)
     barrier("driver")
     if steps.reboot:
@@ -50,6 +48,8 @@ def _steps(seen: preflight.Seen) -> Steps:
     key = _key(settings)
     answers: Mapping[str, Answer] = host.get_fact(Driver, packages=settings.driver_packages)
     found = driver.read({**seen.answers, **answers})
+    if not found.runs(settings):  # else preflight judges all of it
+        preflight.judge_system(seen, manifest)
     offer = None
     if not found.has(settings):
         source = driver.source(settings.driver_repository, "KEYRING") if settings.driver_repository else None
@@ -64,10 +64,7 @@ def _steps(seen: preflight.Seen) -> Steps:
             preferences=driver.preferences(version).content.decode(),
         )
         offer = driver.read_offer(of_apt, settings)
-    steps = driver.steps(settings, found, offer)
-    if steps.reboot:  # else preflight judges all of it
-        preflight.judge_system(seen, manifest)
-    return steps
+    return driver.steps(settings, found, offer)
 
 
 def _key(settings: Settings) -> WantedFile | None:
@@ -96,7 +93,7 @@ def _managed(settings: Settings, steps: Steps, wanted: Mapping[str, WantedFile],
     files.directory(
         name=f"Folder {driver.KEYRINGS}", wanted=WantedDirectory(driver.KEYRINGS), found=found[driver.KEYRINGS]
     )
-    for path in PLACED:
+    for path in driver.PLACED:
         if path in wanted:
             files.file(name=f"File {path}", wanted=wanted[path], found=found[path])
         else:

@@ -17,7 +17,8 @@ installed() { _at=0; for p in "$@"; do for f in "/var/lib/dpkg/info/$p.list" "/v
 booted() { _pid1=$(sed 's/.*) //' /proc/1/stat | cut -d' ' -f20)
   awk -v now="$(date +%s)" -v hz="$(getconf CLK_TCK)" -v pid1="$_pid1" \
     '{printf "%d\n", now - $1 + pid1 / hz}' /proc/uptime; }
-runfile() { if [ -e /usr/bin/nvidia-uninstall ]; then echo /usr/bin/nvidia-uninstall; fi; }
+runfile() { _u=/usr/bin/nvidia-uninstall
+  if [ -e "$_u" ] && ! dpkg -S "$_u" >/dev/null 2>&1; then echo "$_u"; fi; }
 secureboot() { _v=/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c
   if [ -e "$_v" ]; then od -An -tu1 -j4 -N1 "$_v" | tr -d ' '; fi; }
 enrolled() { for k in /var/lib/dkms/mok.pub /var/lib/shim-signed/mok/MOK.der; do

@@ -17,6 +17,7 @@ KEYRINGS = "/etc/apt/keyrings"
 KEYRING = f"{KEYRINGS}/sglang-pd-driver"  # and .gpg or .asc, by which apt tells the format
 PREFERENCES = "/etc/apt/preferences.d/sglang-pd-driver.pref"
 UPGRADES = "/etc/apt/apt.conf.d/52sglang-pd-driver"
+PLACED = (SOURCE, f"{KEYRING}.gpg", f"{KEYRING}.asc", PREFERENCES, UPGRADES)
 ARMOUR = b"-----BEGIN PGP PUBLIC KEY BLOCK-----"
 LARGEST_KEYRING = 65536  # bytes; the vendor's has less than 2,000
 
@@ -72,6 +73,10 @@ class FoundDriver:
     def has(self, settings: Settings) -> bool:
         """Whether every package asked for is installed in the version asked for."""
         return set(settings.driver_packages) <= self.at(settings.driver_version or "").keys()
+
+    def runs(self, settings: Settings) -> bool:
+        """Whether the wanted driver answers, and will go on to with the packages in place."""
+        return self.loaded == settings.driver_version and (self.has(settings) or self.answers)
 
 
 @dataclass(frozen=True)
@@ -260,7 +265,7 @@ def steps(settings: Settings, found: FoundDriver, offer: Offer | None) -> Steps:
             f"setting driver_packages = {settings.driver_packages}: no open kernel modules come with them; "
             "name nvidia-open, or the package that holds them"
         )
-    runs = found.loaded == version and (offer is None or found.answers)
+    runs = found.runs(settings)
     headers: list[str] = []
     if any("dkms" in name for name in every) and (offer is not None or not runs):
         faults, headers = _buildable(found, offer)
