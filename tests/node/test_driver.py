@@ -18,6 +18,7 @@ OLD, WANTED, NEWER = "580.82.07", "580.95.05", "590.44.01"
 PACKAGES = ["libcuda1", "nvidia-kernel-open-dkms", "nvidia-open"]
 PIN = "/etc/apt/preferences.d/sglang-pd-driver.pref"
 LEFT_OUT = "/etc/apt/apt.conf.d/52sglang-pd-driver"
+SOURCE, KEYRING = "/etc/apt/sources.list.d/sglang-pd-driver.sources", "/etc/apt/keyrings/sglang-pd-driver.gpg"
 SERVER = """[Service]
 ExecStart=sleep infinity
 ExecStop=sh -c 'echo {name} >>/root/stopped'
@@ -205,18 +206,21 @@ def test_with_the_driver_loaded_the_run_goes_on_and_the_driver_needs_no_change(
     assert not [name for name in deploy(node, "--dry", **of()).planned if name.startswith("Driver")]
 
 
-def test_another_version_is_a_setting_also_an_older_one(node: Node, of: Callable[..., dict[str, object]]) -> None:
+def test_another_version_is_a_setting_also_an_older_one_from_a_repository_that_the_host_knows(node: Node) -> None:
     """Its library replaces the loaded one's at once: only the boot makes them fit again."""
-    ran = deploy(node, "-y", **of(driver_version=OLD))
+    out(node, f"cp {KEYRING} /usr/share/keyrings/own.gpg && sed s,{KEYRING},/usr/share/keyrings/own.gpg, {SOURCE} >/etc/apt/sources.list.d/own.sources")  # fmt: skip
+    older = {"manage_driver": True, "driver_version": OLD}
+    ran = deploy(node, "-y", **older)
     assert "reboot rehearsal, then run again: driver 580.95.05 is loaded, 580.82.07 is wanted" in ran.output, ran.output
     assert versions(node) == {f"{OLD}-1"}
     assert out(node, "apt-mark showhold").split() == PACKAGES
     assert "version mismatch" in node.run("nvidia-smi").stdout
+    assert out(node, f"ls {SOURCE} {KEYRING} 2>/dev/null || true") == "", "one source is enough"
     node.reboot()
-    assert not [name for name in deploy(node, "--dry", **of(driver_version=OLD)).planned if name.startswith("Driver")]
+    assert not [name for name in deploy(node, "--dry", **older).planned if name.startswith("Driver")]
 
 
-def test_a_boot_that_brought_no_driver_is_not_tried_again(node: Node, of: Callable[..., dict[str, object]]) -> None:
+def test_a_boot_that_brought_no_driver_is_not_tried_again(node: Node) -> None:
     out(
         node,
         "systemctl mask recorded-driver.service && rm -r /usr/local/share/recorded-hardware/files/proc/driver/nvidia",
@@ -224,7 +228,7 @@ def test_a_boot_that_brought_no_driver_is_not_tried_again(node: Node, of: Callab
     out(node, "rm -r /usr/local/share/recorded-hardware/commands/nvidia-smi /usr/local/sbin/nvidia-smi")
     node.reboot()
     boot = out(node, "cat /proc/sys/kernel/random/boot_id")
-    ran = deploy(node, "-y", **of(driver_version=OLD, allow_reboot=True))
+    ran = deploy(node, "-y", manage_driver=True, driver_version=OLD, allow_reboot=True)
     (told,) = refusals(ran.output)
     assert told.startswith("no driver is loaded, although 580.82.07 is installed and the host was booted since")
     assert out(node, "cat /proc/sys/kernel/random/boot_id") == boot
