@@ -281,12 +281,16 @@ def steps(settings: Settings, found: FoundDriver, offer: Offer | None) -> Steps:
             )
     if lines:
         raise PlanError(*lines)
+    unheld = found.in_the_way(version) if offer else ()
+    to_hold = {name for name in names if name not in found.at(version) or not found.at(version)[name].held}
+    if offer:  # what stays in its version is held again
+        to_hold |= {name for name in unheld if name not in offer.arriving and name not in offer.leaving}
     return Steps(
-        unhold=found.in_the_way(version) if offer else (),
+        unhold=unheld,
         install=(*install, *headers),
         arriving=(*(f"{name} {of}" for name, of in sorted(offer.arriving.items())), *headers) if offer else (),
         leaving=offer.leaving if offer else (),
-        hold=tuple(sorted(name for name in names if name not in found.at(version) or not found.at(version)[name].held)),
+        hold=tuple(sorted(to_hold)),
         reboot=reboot,
         serving=found.serving,
     )
@@ -335,9 +339,10 @@ def _buildable(found: FoundDriver, offer: Offer | None) -> tuple[list[str], list
         if offer is not None and kernel in offer.headers:
             headers.append(f"linux-headers-{kernel}")
         else:
+            and_apt = f", and apt offers no linux-headers-{kernel}" if offer is not None else ""
             faults.append(
-                f"no headers for kernel {kernel}, and apt offers no linux-headers-{kernel}: the module cannot be "
-                "built for it; install them, or boot a kernel that has some"
+                f"no headers for kernel {kernel}{and_apt}: the module cannot be built for it; install them, or boot a "
+                "kernel that has some"
             )
     if found.secure_boot and not found.key_enrolled:
         faults.append(

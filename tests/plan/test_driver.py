@@ -148,6 +148,13 @@ def test_another_package_of_the_running_driver_is_installed_without_a_reboot() -
     assert steps.reboot == ""
 
 
+def test_what_is_held_at_another_version_and_stays_is_held_again() -> None:
+    host = found("570.172.08", drivers=packages("570.172.08") + "\nhi \tnvidia-settings\t560.1-1")
+    steps = driver.steps(wanted(), host, offer())
+    assert "nvidia-settings" in steps.unhold
+    assert steps.hold == ("libcuda1", "nvidia-kernel-open-dkms", "nvidia-open", "nvidia-settings")
+
+
 def test_removed_packages_do_not_count_as_installed() -> None:
     host = found(WANTED, drivers=packages(WANTED, "rc "))
     assert host.packages == ()
@@ -173,6 +180,7 @@ REFUSED = {
     "no card": (found(controllers=""), offer(), "this host has no NVIDIA card on its PCI bus"),
     "run file": (found("570.172.08", drivers="", runfile="/usr/bin/nvidia-uninstall"), offer(), "remove it with nvidia-uninstall, then run again"),
     "no headers": (found(kernels="6.1.0-40-amd64 headers\n6.1.0-41-amd64"), offer(), "no headers for kernel 6.1.0-41-amd64, and apt offers no linux-headers-6.1.0-41-amd64"),
+    "no headers any more": (found(WANTED, driver="", gpus=Answer(9, ""), kernels="6.1.0-41-amd64"), None, "no headers for kernel 6.1.0-41-amd64: the module"),
     "secure boot": (found(secureboot="1"), offer(), "secure boot is on and would refuse a module built here: enrol DKMS's key"),
     "proprietary": (found(), offer(install="Inst nvidia-open (580.95.05-1 x [amd64])\nInst nvidia-dkms (580.95.05-1 x [amd64])"), "no open kernel modules come with them"),
     "unmet": (found(), offer(install=Answer(100, " nvidia-open : Depends: libcuda1 (= 580.95.05-1)\nE: Unable to correct problems, you have held broken packages.")), "apt cannot install driver 580.95.05: nvidia-open : Depends: libcuda1 (= 580.95.05-1); Unable to correct problems"),
