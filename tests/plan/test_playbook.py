@@ -52,7 +52,7 @@ def test_kernels_are_compiled_ahead_as_the_server_would_look_for_them() -> None:
     built = release(manifest(jit=["package:gen_norm"]))
     found = plan(settings(), hardware(TWO_SOCKETS), built)
     words = shlex.split(str(found.jit))
-    variables = dict(word.split("=", 1) for word in words if re.match(r"[A-Z_]+=", word))
+    variables = dict(word.split("=", 1) for word in words if re.match(r"[A-Z0-9_]+=", word))
     assert variables.items() >= {(v.name, v.value) for v in found.workers[0].environment}
     assert variables["PATH"].startswith(f"{found.release_directory}/env/bin:")
     assert variables["CUDA_HOME"] == f"{found.release_directory}/env/cuda"
