@@ -215,29 +215,35 @@ class Plan:
         if self.release.id in self.kept.served:
             return ()
         manifest, tool = self.release.manifest, f"{self.paths.bin}/pd-env"
+        environment = {
+            variable.name: variable.value
+            for variable in self.workers[0].environment
+            if not variable.value.startswith(self.paths.cache)  # caches are the servers' own: the probe runs as root
+        }
         expected = {
             "imports": IMPORTS,
             "torch": manifest.torch,
             "cuda": manifest.cuda,
             "nixl_plugins": ["UCX"],
-            "environment": {variable.name: variable.value for variable in self.workers[0].environment},
+            "environment": environment,
+            "folders": [environment["CUDA_HOME"]] if "CUDA_HOME" in environment else [],
         }
         if self.ordinary_torch:
             del expected["cuda"]  # a CUDA build serves the CPU too
-        environment, router = f"{self.release_directory}/env", f"{self.release_directory}/router"
+        servers, router = f"{self.release_directory}/env", f"{self.release_directory}/router"
         of_router = [tool, "probe-router", router, "--module", self.router.module]
         if existing := self.release.existing:
             expected["paths"] = list(existing.paths)
             of_router += ["--python", f"{self.release_directory}/{self.router.interpreter}"]
             of_router += [word for path in existing.paths for word in ("--path", path)]
-            probe = [tool, "probe", environment, "--python", self.python, "--untouched"]
+            probe = [tool, "probe", servers, "--python", self.python, "--untouched"]
             # variables were judged in the preflight: nothing was built since
             return (shlex.join([*probe, "--expect", json.dumps(expected)]), shlex.join(of_router))
         variables = self.judged_variables
         return (
-            shlex.join([tool, "probe", environment, "--expect", json.dumps(expected)]),
+            shlex.join([tool, "probe", servers, "--expect", json.dumps(expected)]),
             shlex.join(of_router),
-            *([shlex.join([tool, "variables", environment, *variables])] if variables else []),
+            *([shlex.join([tool, "variables", servers, *variables])] if variables else []),
         )
 
     @property
