@@ -4,27 +4,13 @@ pyinfra inventory.py deploy.py --dry --diff     show what would change
 pyinfra inventory.py deploy.py                  change it, after a look at the list
 """
 
-from tasks import (
-    activate,
-    kernels,
-    launch,
-    model,
-    preflight,
-    refusal,
-    retire,
-    runtime,
-    services,
-    system,
-    topology,
-    verify,
-)
+from tasks import activate, launch, model, preflight, refusal, retire, runtime, services, system, topology, verify
 from tasks.barrier import barrier
 
 with refusal.in_one_line():
     plan = preflight.admit()  # settings, facts, plan; a host that does not fit ends here, before anything changes
     system.provision(plan)  # packages, user, folders, kernel settings
-    runtime.build(plan)  # the release, beside the one that serves
-    kernels.place(plan)  # its patches: they are part of it
+    runtime.build(plan)  # the release with its patches, beside the one that serves
     model.ensure(plan)  # long to fetch: before anything stops
     topology.prove(plan)  # GPUs and CPUs of each server; copies, all_reduce and KV path measured
     barrier("installed")

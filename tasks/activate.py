@@ -8,12 +8,14 @@ from pyinfra.api import deploy
 from tasks.facts.paths import Paths
 from tasks.operations import files, release
 from tasks.plan.playbook import Plan
+from tasks.plan.release import patch_changes
 
 
 @deploy("Activate")
 def switch(plan: Plan) -> None:
     paths, pin = plan.paths, plan.pin_file
-    found = host.get_fact(Paths, paths=[paths.current, paths.previous, paths.pin])
+    mark = f"{paths.current}/release.json"
+    found = host.get_fact(Paths, paths=[paths.current, paths.previous, paths.pin, mark])
     previous = plan.kept.previous_once(plan.release.id)
 
     if pin:
@@ -33,4 +35,5 @@ def switch(plan: Plan) -> None:
         link=paths.current,
         found=found[paths.current].target,
         checks=plan.release_checks,
+        changes=patch_changes(plan.release.patches, found[mark].text),
     )

@@ -211,6 +211,7 @@ def _environment(
     placement: Placement, settings: Settings, release: Release, profile: ModelProfile, paths: Paths
 ) -> tuple[Variable, ...]:
     """Later ones win: ours, the settings', the model's, the role's."""
+    cache = paths.release_cache(release.id)
     found = {
         variable.name: variable
         for variable in (
@@ -218,9 +219,9 @@ def _environment(
             Variable("SGLANG_HOST_IP", LOOPBACK, "ranks would register whatever address is found first"),
             Variable("HF_HUB_OFFLINE", "1", "the model is on disk: no look-ups while serving"),
             Variable("HF_HOME", f"{paths.cache}/huggingface", ""),
-            Variable("XDG_CACHE_HOME", paths.cache, "JIT caches survive a restart"),
-            Variable("TRITON_CACHE_DIR", f"{paths.cache}/triton", ""),
-            Variable("FLASHINFER_WORKSPACE_BASE", paths.cache, ""),
+            Variable("XDG_CACHE_HOME", cache, "JIT caches survive a restart, but serve no other release or patch"),
+            Variable("TRITON_CACHE_DIR", f"{cache}/triton", ""),
+            Variable("FLASHINFER_WORKSPACE_BASE", cache, ""),
             *_python_path(release),
         )
     }

@@ -20,7 +20,7 @@ def known(found: Found) -> Verdict:
     assert found.plan is not None
     wanted = found.plan.judged_variables
     if not wanted:
-        return healthy("no SGLANG_ variable beside those that an overlay reads")
+        return healthy("no SGLANG_ variable beside those that a patch reads")
     answer = found.answers.get("variables")
     if answer is not None and answer.status == NOT_BUILT:
         raise Later(f"{', '.join(wanted)}: judged once the release is built")
