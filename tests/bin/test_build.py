@@ -804,7 +804,7 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "function": (
         {"shim": {"targets": [{"variable": "always", "module": "beta", "function": "run"}]}},
-        "patch shim looked for run in beta: beta has 1 other names",
+        "patch shim looked for run in beta: beta has value",
     ),
     "context": (
         {"part": {"files": {"part.diff": DIFF.replace("value = 1", "value = 2").splitlines(keepends=True)}}},
