@@ -264,7 +264,7 @@ def _contradictions(settings: Settings) -> list[str]:
         lines.append('setting environment = "existing": set existing_python too, its interpreter on the host')
     if settings.environment == "existing" and settings.patches:
         lines.append(
-            f'setting patches = {settings.patches!r}: nothing is placed into environment = "existing"; leave patches out'
+            f'setting patches = {settings.patches!r}: nothing is placed into environment = "existing"; leave it out'
         )
     for name in ("existing_python", "existing_router_python", "existing_paths"):
         if settings.environment == "release" and getattr(settings, name):

@@ -59,7 +59,7 @@ class Folder:
                 f"a/{PART}", f"b/{PART}",
             )
         )  # fmt: skip
-        self.write("part", "diff", f"diff: it.diff\nreplaces: {{{PART}: \"{sha256(self.originals[PART])}\"}}")
+        self.write("part", "diff", f'diff: it.diff\nreplaces: {{{PART}: "{sha256(self.originals[PART])}"}}')
         (path / "part/it.diff").write_text(self.diff)
         self.file("other-version", sglang="<0.5.20")
         self.file("other-original", original="0" * 64)
@@ -80,7 +80,7 @@ class Folder:
     def file(self, name: str, original: str = "", **more: str) -> None:
         """A patch that replaces WHOLE."""
         replaced = original or sha256(self.originals[WHOLE])
-        self.write(name, "file", f"replaces: {{{WHOLE}: \"{replaced}\"}}", **more)
+        self.write(name, "file", f'replaces: {{{WHOLE}: "{replaced}"}}', **more)
         (self.path / name / WHOLE).parent.mkdir(parents=True)
         (self.path / name / WHOLE).write_text(self.patched[WHOLE])
 
