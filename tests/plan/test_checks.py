@@ -138,7 +138,7 @@ CASES: list[tuple[str, dict[str, str | Answer | None], dict[str, object], Level,
     ("gpu/patches/capability", {}, {}, HEALTHY, "1 patches serve 12.0"),
     ("gpu/patches/capability", {"gpus": EIGHT.replace("12.0", "10.0")}, {}, ERROR, "patch shim is for compute capability 12.0, GPU 0 has 10.0"),
     ("release/patches/fit", {}, {}, HEALTHY, "shim fit what is installed"),
-    ("release/patches/fit", {"patches": Answer(1, "patch shim looked for a.b\npatch shim looked for a.c")}, {}, ERROR, "patch shim looked for a.b"),
+    ("release/patches/fit", {"patches": Answer(1, "patch shim looked for a.b\npatch shim looked for a.c")}, {}, ERROR, "patch shim looked for a.b; patch shim looked for a.c"),
 ]  # fmt: skip
 
 

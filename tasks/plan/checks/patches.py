@@ -24,11 +24,10 @@ def capability(found: Found) -> Verdict:
         f"patch {patch.name} is for compute capability {' and '.join(served)}, GPU {index} has {capabilities[index]}"
         for patch in found.plan.release.patches
         for served in [patch.manifest.compute_capabilities]
-        for index in sorted(capabilities)
-        if served and capabilities[index] not in served
+        for index in [i for i in sorted(capabilities) if served and capabilities[i] not in served][:1]
     ]
     if misfits:
-        return error(misfits[0], "take the patch out of setting patches", *misfits)
+        return error("; ".join(misfits), "take the patch out of setting patches", *misfits)
     return healthy(f"{len(found.plan.release.patches)} patches serve {', '.join(sorted(set(capabilities.values())))}")
 
 
@@ -50,8 +49,8 @@ def fit(found: Found) -> Verdict:
     if answer is not None and answer.status == NOT_BUILT:
         raise Later(f"{names}: judged while the release is built, before it serves")
     if answer is not None and answer.status == MISFIT and answer.text.startswith("patch "):
-        first, *more = answer.text.strip().splitlines()
-        return error(first, "take the patch out of setting patches, or make one for this SGLang", first, *more)
+        misfits = answer.text.strip().splitlines()
+        return error("; ".join(misfits), "take the patch out of setting patches, or make one for this SGLang", *misfits)
     said = found.rows("patches")
     if not said[0].startswith("fit: "):
         raise Unreadable("unexpected answer", *said[:3])
