@@ -62,7 +62,7 @@ class Folder:
         self.write("part", "diff", f'diff: it.diff\nreplaces: {{{PART}: "{sha256(self.originals[PART])}"}}')
         (path / "part/it.diff").write_text(self.diff)
         self.file("other-version", sglang="<0.5.20")
-        self.file("other-original", original="0" * 64)
+        self.file("other-original", PART, original="0" * 64)
         shutil.copytree(path / "input-length", path / "no-function")
         manifest = path / "no-function/manifest.yaml"
         manifest.write_text(
@@ -77,12 +77,12 @@ class Folder:
             MANIFEST.format(name=name, apply=apply, more=more, sglang=sglang)
         )
 
-    def file(self, name: str, original: str = "", **more: str) -> None:
-        """A patch that replaces WHOLE."""
-        replaced = original or sha256(self.originals[WHOLE])
-        self.write(name, "file", f'replaces: {{{WHOLE}: "{replaced}"}}', **more)
-        (self.path / name / WHOLE).parent.mkdir(parents=True)
-        (self.path / name / WHOLE).write_text(self.patched[WHOLE])
+    def file(self, name: str, path: str = WHOLE, original: str = "", **more: str) -> None:
+        """A patch that replaces one file."""
+        replaced = original or sha256(self.originals[path])
+        self.write(name, "file", f'replaces: {{{path}: "{replaced}"}}', **more)
+        (self.path / name / path).parent.mkdir(parents=True)
+        (self.path / name / path).write_text(self.patched[path])
 
     def settings(self, *names: str) -> dict[str, object]:
         both = '{"SGLANG_TEST_INPUT_LENGTH": "1"}'
@@ -115,13 +115,13 @@ def placed(served: Node, folder: Folder, plain: str) -> Result:
 
 def test_a_patch_that_does_not_fit_is_refused_with_both_sides(served: Node, folder: Folder) -> None:
     before = pids(served), out(served, "ls /opt/sglang-pd/releases")
-    hashes = f"sha256 {'0' * 64}, in SGLang 0.5.20 it has {sha256(folder.originals[WHOLE])}"
+    hashes = f"sha256 {'0' * 64}, in SGLang 0.5.20 it has {sha256(folder.originals[PART])}"
     refusals = {
         ("other-version",): [
             "patch other-version is for SGLang <0.5.20, release sglang-0.5.20-cpu has 0.5.20",
         ],
         ("other-original", "no-function"): [
-            f"patch other-original replaces {WHOLE} with {hashes}",
+            f"patch other-original replaces {PART} with {hashes}",
             "patch no-function looked for validate_length in sglang.srt.managers.utils: "
             "sglang.srt.managers.utils has validate_input_length",
         ],
