@@ -14,8 +14,10 @@ import pytest
 from tests.node.asking import CONFIG, UNITS, answer, answers, out, pids, states
 from tests.node.deploying import Result, deploy
 from tests.node.node import Node
+from tests.node.waiting import until
 
 SITE = "/opt/sglang-pd/current/env/lib/python3.11/site-packages"
+START_LIMIT = 300.0  # seconds
 WHOLE, PART = "sglang/srt/managers/utils.py", "sglang/version.py"  # imported by every server
 OVERLAY = Path(__file__).parent / "patches" / "input-length"
 ACTIVE = {
@@ -169,10 +171,16 @@ def test_patched_files_that_were_changed_by_hand_are_named_and_repaired(
 def test_a_server_without_a_patch_that_it_was_asked_for_is_not_made_ready(
     served: Node, folder: Folder, placed: Result
 ) -> None:
-    out(served, f"echo SGLANG_TEST_NEVER_BOUND=1 >>{CONFIG}/decode.env")
-    assert served.run(f"systemctl restart {UNITS[1]}").returncode != 0
+    def failures() -> list[str]:
+        return out(served, f"journalctl -u {UNITS[1]} -o cat | grep '^pd-gate: decode: failed'; true").splitlines()
+
+    before = len(failures())
+    # killed, systemd brings it back by itself, without the time that draining takes
+    out(served, f"echo SGLANG_TEST_NEVER_BOUND=1 >>{CONFIG}/decode.env; systemctl kill -s KILL {UNITS[1]}")
+    until(lambda: any("patch " in line for line in failures()[before:]), "decode's gate fails", START_LIMIT)
+    assert states(served)[1] != "active"
     served.run(f"systemctl stop {UNITS[1]}")  # systemd would try it again and again
-    said = out(served, f"journalctl -u {UNITS[1]} -o cat | grep '^pd-gate: decode: failed' | tail -n 1")
+    said = next(line for line in failures()[before:] if "patch " in line)
     assert "patch input-length is asked for (SGLANG_TEST_NEVER_BOUND=1), but not in place" in said
     assert "active: SGLANG_TEST_NEVER_BOUND: sglang.srt.managers.utils.get_logprob_dict_from_result is ours" in said
 
