@@ -13,7 +13,7 @@ help: ## this list
 rehearse: $(SUITE) packages ## bare simulated host to verified answers, twice; KEEP=1 leaves it up, REBUILD=1 plays a rebuild
 	@$(VENV)/bin/python -m tests.node.rehearse
 
-test: $(SUITE) packages browser test-kernels ## every test, those on simulated hosts included
+test: $(SUITE) packages browser gpg test-kernels ## every test, those on simulated hosts included
 	@$(VENV)/bin/python -m pytest
 
 test-kernels: $(KERNELS) ## the GPU kernels alone, under Triton's interpreter and compiled for sm_120; no GPU needed
@@ -51,12 +51,15 @@ $(KERNELS): tests/kernels/requirements.txt
 	@.venv-kernels/bin/pip install -q --disable-pip-version-check -r $<
 	@touch $@
 
-.PHONY: packages browser shellcheck
+.PHONY: packages browser gpg shellcheck
 packages: # Debian packages that a simulated host needs; said before they are installed
 	@./tests/node/install-packages
 
 browser: # what opens the report in tests
 	@command -v chromium >/dev/null || ./tests/node/install-packages chromium fonts-dejavu-core
+
+gpg: # what signs the package repository of a test
+	@{ command -v gpg && command -v gpg-agent; } >/dev/null || ./tests/node/install-packages gpg gpg-agent
 
 shellcheck:
 	@command -v shellcheck >/dev/null || ./tests/node/install-packages shellcheck

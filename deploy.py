@@ -4,11 +4,26 @@ pyinfra inventory.py deploy.py --dry --diff     show what would change
 pyinfra inventory.py deploy.py                  change it, after a look at the list
 """
 
-from tasks import activate, launch, model, preflight, refusal, retire, runtime, services, system, topology, verify
+from tasks import (
+    activate,
+    driver,
+    launch,
+    model,
+    preflight,
+    refusal,
+    retire,
+    runtime,
+    services,
+    system,
+    topology,
+    verify,
+)
 from tasks.barrier import barrier
 
 with refusal.in_one_line():
-    plan = preflight.admit()  # settings, facts, plan; a host that does not fit ends here, before anything changes
+    seen = preflight.examine()  # settings; what host, cards and driver say
+    driver.provide(seen)  # with manage_driver only; a host whose driver needs a reboot ends with it
+    plan = preflight.admit(seen)  # checks, plan; a host that does not fit ends here, before anything changes
     system.provision(plan)  # packages, user, folders, kernel settings
     runtime.build(plan)  # the release with its patches, beside the one that serves
     model.ensure(plan)  # long to fetch: before anything stops

@@ -157,6 +157,18 @@ gpu_persistence = True  # keep the driver loaded between processes
 limit_memlock = "infinity"  # bytes a server may pin: NIXL registers the KV cache
 limit_nofile = 1048576  # open files a server may hold
 
+# ---- Driver: docs/driver.md ------------------------------------------------------------------------------------------
+
+manage_driver = False  # install, pin and hold the NVIDIA driver with apt
+driver_version = None  # upstream version such as "580.95.05", in whichever package revision the host's apt offers
+driver_packages = ["nvidia-open"]  # installed at that version; open kernel modules must come with them
+# "URI SUITE [COMPONENT...]" as a line of apt's sources has it, "https://mirror.example.com/driver /" for a flat one;
+# None = the host's apt knows it already
+driver_repository = None
+driver_keyring = None  # OpenPGP public key that signs it: a file on the machine that runs pyinfra
+allow_reboot = False  # reboot a host whose new driver is not loaded, its servers stopped first; False = ask for it
+reboot_limit = 1200  # seconds until it must answer again; a rule of thumb, large hosts test their memory for minutes
+
 # ---- Preflight -------------------------------------------------------------------------------------------------------
 
 # Thresholds of the checks that docs/refusals.md lists.

@@ -15,7 +15,8 @@ from tasks.plan.release import patch_changes
 def switch(plan: Plan) -> None:
     paths, pin = plan.paths, plan.pin_file
     mark = f"{paths.current}/release.json"
-    found = host.get_fact(Paths, paths=[paths.current, paths.previous, paths.pin, mark])
+    compiled = paths.compiled(plan.release.id)
+    found = host.get_fact(Paths, paths=[paths.current, paths.previous, paths.pin, mark, compiled])
     previous = plan.kept.previous_once(plan.release.id)
 
     if pin:
@@ -28,6 +29,14 @@ def switch(plan: Plan) -> None:
             directory=f"{paths.releases}/{previous}",
             link=paths.previous,
             found=found[paths.previous].target,
+        )
+    if plan.jit:
+        release.compiled(
+            name="Kernels compiled ahead",
+            command=plan.jit,
+            mark=compiled,
+            wanted=plan.release.manifest.jit,
+            found=found[compiled].text,
         )
     release.linked(
         name=f"Current release is {plan.release.id}",

@@ -22,7 +22,7 @@ from tasks.plan.services import read_units, restarts, waiting
 
 def serving() -> None:
     with refusal.in_one_line():
-        measure(plan=preflight.admit())
+        measure(plan=preflight.admit(preflight.examine()))
 
 
 @deploy("Benchmark")

@@ -25,6 +25,7 @@ from tasks.plan import host as reading
 from tasks.plan.errors import PlanError
 from tasks.plan.findings import Finding, Level, Refused, error
 from tasks.plan.host import Answer, Hardware, System
+from tasks.plan.model import ModelProfile
 from tasks.plan.paths import Paths
 from tasks.plan.playbook import KERNEL_LIMITS, KERNEL_SETTINGS, Plan, debian_packages
 from tasks.plan.proof import NONE
@@ -50,14 +51,28 @@ class Admission:
             raise Refused(*stopping)
 
 
-ADMISSIONS: dict[str, Admission] = {}  # by host name
+@dataclass(frozen=True)
+class Seen:
+    """What is known before the driver's turn: settings, and what the host answered."""
+
+    admission: Admission
+    settings: Settings
+    offered: tuple[Manifest, ...]  # releases that the setting stands for: one, unless it is "auto"
+    profile: ModelProfile
+    paths: Paths
+    there: kept.Kept  # releases on the host
+    backed: kept.Description | None  # the one that it goes back to, or was taken back to
+    api_key: str | None
+    now: float  # seconds since 1970 when the host told its clock
+    answers: Mapping[str, Answer]  # of the facts System and Hardware
+    system: System
 
 
-def admit() -> Plan:
-    """The plan for this host, its findings in it. Raises PlanError, one line a fault, where it does not fit."""
-    admission = ADMISSIONS[host.name] = Admission()
+@contextmanager
+def reported(admission: Admission) -> Iterator[None]:
+    """Warnings are told; a host that is refused leaves a report that says why."""
     try:
-        return _admitted(admission)
+        yield
     except PlanError:
         report.write(host.name, admission.plan, admission.findings, None, NONE)
         raise
@@ -67,7 +82,27 @@ def admit() -> Plan:
                 logger.warning(f"{host.print_prefix}{finding.sentence}")
 
 
-def _admitted(admission: Admission) -> Plan:
+def examine() -> Seen:
+    """Settings and facts. Raises PlanError, one line a fault, where they cannot be had."""
+    admission = Admission()
+    with reported(admission):
+        return _examined(admission)
+
+
+def admit(seen: Seen) -> Plan:
+    """The plan for this host, its findings in it. Raises PlanError, one line a fault, where it does not fit."""
+    with reported(seen.admission):
+        return _admitted(seen)
+
+
+def judge_system(seen: Seen, manifest: Manifest) -> None:
+    """The checks that come before any GPU is looked at. Raises Refused."""
+    seen.admission.add(
+        *checks.judged(checks.Found(seen.settings, manifest, seen.system, seen.answers, seen.now), "system")
+    )
+
+
+def _examined(admission: Admission) -> Seen:
     wanted = admission.settings = settings.load(host.data.dict())
     offered = catalogue.offered(wanted.release)  # one, unless it is "auto"
     profile = catalogue.profile(wanted.model)
@@ -97,21 +132,27 @@ def _admitted(admission: Admission) -> Plan:
     with _told_as("host/system/readable", admission):
         system = admission.system = reading.read_system(answers)
     of_cards: Mapping[str, Answer] = host.get_fact(HardwareFact)
-    manifest = offered[0]
+    every = {**answers, **of_cards}
+    return Seen(admission, wanted, offered, profile, paths, there, backed, api_key, now, every, system)
+
+
+def _admitted(seen: Seen) -> Plan:
+    admission, wanted, system, profile, paths = seen.admission, seen.settings, seen.system, seen.profile, seen.paths
+    there, backed, answers, manifest = seen.there, seen.backed, seen.answers, seen.offered[0]
     if wanted.release == choice.AUTO:
         with _told_as("gpu/driver/answers", admission):
-            chosen = choice.choose(offered, reading.read_hardware({**answers, **of_cards}), system, wanted)
+            chosen = choice.choose(seen.offered, reading.read_hardware(answers), system, wanted)
         logger.info(f"{host.print_prefix}{chosen.reason}")
         manifest = chosen.manifest
         rules.check(wanted, manifest, catalogue.accepted_arguments(manifest), profile)
-    found = checks.Found(wanted, backed.release.manifest if backed else manifest, system, answers, now)
-    admission.add(*checks.judged(found, "system"))
+    judged_by = backed.release.manifest if backed else manifest
+    judge_system(seen, judged_by)
 
     of_ports: Mapping[str, Answer] = host.get_fact(Listeners)
-    answers = {**answers, **of_cards, **of_ports}
+    answers = {**answers, **of_ports}
     with _told_as("gpu/driver/answers", admission):
         hardware = admission.hardware = reading.read_hardware(answers)
-    found = replace(found, answers=answers, hardware=hardware)
+    found = checks.Found(wanted, judged_by, system, answers, seen.now, hardware)
     of_hardware = checks.judged(found, "hardware")
 
     own = _own(wanted, manifest, system, hardware, admission)
@@ -128,7 +169,7 @@ def _admitted(admission: Admission) -> Plan:
     served = instances.workers(wanted, release, profile, placed, paths)
     every = (*served, instances.router(wanted, release, served, paths))
     plan = Plan(
-        wanted, release, profile, paths, system, hardware, every, catalogue.uv_lock(), api_key,
+        wanted, release, profile, paths, system, hardware, every, catalogue.uv_lock(), seen.api_key,
         arguments=described.arguments, kept=there, pin=pin, asked=own.release.id,
     )  # fmt: skip
     admission.plan = plan

@@ -88,6 +88,10 @@ class Paths:
         """What the servers of one release compile at run time."""
         return f"{self.cache}/{release}"
 
+    def compiled(self, release: str) -> str:
+        """Names what pd-jit compiled ahead for a release."""
+        return f"{self.release_cache(release)}/compiled"
+
     @property
     def verify(self) -> str:
         return f"{self.config}/verify.json"

@@ -36,6 +36,7 @@ IMPORTS = [
     "sglang.srt.models.registry",
     "nixl",
 ]
+USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 KERNEL_SETTINGS = ("net.ipv4.ip_local_reserved_ports", "kernel.numa_balancing")
 KERNEL_LIMITS = ("net.ipv4.ip_local_port_range", "fs.nr_open")  # only read
 
@@ -251,6 +252,22 @@ class Plan:
             shlex.join([tool, "probe", environment, "--expect", json.dumps(expected)]),
             shlex.join(of_router),
             *([shlex.join([tool, "variables", environment, *variables])] if variables else []),
+        )
+
+    @property
+    def jit(self) -> str | None:
+        """Compiles the servers' kernels ahead, where the servers will look for them; None where there are none."""
+        if not self.release.manifest.jit:
+            return None
+        variables = {variable.name: variable.value for variable in self.workers[0].environment}
+        variables["PATH"] = f"{self.python.rpartition('/')[0]}:{variables.get('PATH', USUAL_PATH)}"
+        variables["HOME"] = self.paths.state
+        return shlex.join(
+            [
+                *("runuser", "-u", self.settings.service_user, "--", "env", "-C", self.paths.state),
+                *(f"{name}={value}" for name, value in variables.items()),
+                *(f"{self.paths.bin}/pd-jit", "--python", self.python, *self.release.manifest.jit),
+            ]
         )
 
     @property

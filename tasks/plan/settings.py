@@ -159,6 +159,14 @@ class Settings(BaseModel):
     limit_memlock: Annotated[str, Field(pattern=r"^(infinity|[0-9]+[KMGT]?)$")]
     limit_nofile: Annotated[int, Field(ge=1024)]
 
+    manage_driver: bool
+    driver_version: Annotated[str, Field(pattern=r"^[0-9]{3}(\.[0-9]+){1,2}$")] | None
+    driver_packages: Annotated[list[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]+$")]], Field(min_length=1)]
+    driver_repository: str | None
+    driver_keyring: Annotated[str, Field(min_length=1)] | None
+    allow_reboot: bool
+    reboot_limit: Seconds
+
     minimum_free_disk_gb: Gigabytes | None
     minimum_memory_gb_per_gpu: Gigabytes
     minimum_cpus_per_gpu: Annotated[int, Field(ge=0)]
@@ -303,6 +311,7 @@ def _contradictions(settings: Settings) -> list[str]:
         lines.append(
             f"settings prefill_gpus and decode_gpus both name GPU {', '.join(map(str, both))}: give it to one role"
         )
+    lines += _driver_contradictions(settings)
     for name in ("router_host", "router_metrics_host"):
         host = getattr(settings, name)
         if host not in LOOPBACK and settings.router_api_key_env is None:
@@ -310,4 +319,26 @@ def _contradictions(settings: Settings) -> list[str]:
                 f"setting {name} = {host!r} listens beyond loopback: set router_api_key_env too, "
                 "the name of a variable in your environment that holds the key"
             )
+    return lines
+
+
+def _driver_contradictions(settings: Settings) -> list[str]:
+    lines = []
+    repository, keyring = settings.driver_repository, settings.driver_keyring
+    if settings.manage_driver and settings.driver_version is None:
+        lines.append('setting manage_driver = True needs driver_version, such as "580.95.05": name the one to pin')
+    if repository is not None and keyring is None:
+        lines.append("setting driver_repository needs driver_keyring: no kernel module comes from an unsigned source")
+    if repository is None and keyring is not None:
+        lines.append("setting driver_keyring is for driver_repository, which is not set: leave it out")
+    if repository is None:
+        return lines
+    if "@" in repository:  # not shown: what stands before it may be a password
+        return [*lines, "setting driver_repository holds credentials: write them to /etc/apt/auth.conf.d on the host"]
+    words = repository.split()
+    flat = [word.endswith("/") for word in words[1:2]] == [True]
+    if not re.match(r"[a-z+]+:/", repository) or (len(words) != 2 if flat else len(words) < 3):
+        lines.append(
+            f'setting driver_repository = {repository!r}: write "URI SUITE COMPONENT...", or "URI PATH/" for a flat one'
+        )
     return lines
