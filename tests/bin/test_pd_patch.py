@@ -268,6 +268,15 @@ def test_a_file_that_is_linked_elsewhere_is_not_written_to(installed: Installed,
     assert (tmp_path / "cached").read_bytes() == TEXT
 
 
+def test_byte_code_of_what_is_replaced_goes_and_no_other(installed: Installed) -> None:
+    cache = installed.site / "pkg/__pycache__"
+    cache.mkdir()
+    for name in ("text.cpython-311.pyc", "text.cpython-312.opt-1.pyc", "texts.cpython-311.pyc", "mod.cpython-311.pyc"):
+        (cache / name).touch()
+    assert installed.run("apply", diff()).returncode == 0
+    assert {path.name for path in cache.iterdir()} == {"texts.cpython-311.pyc", "mod.cpython-311.pyc"}
+
+
 def test_a_second_placing_over_the_first_is_refused(installed: Installed) -> None:
     """Patches go over originals only: pd-build brings them back first."""
     assert installed.run("apply", diff()).returncode == 0
