@@ -7,7 +7,6 @@ pyinfra inventory.py deploy.py                  change it, after a look at the l
 from tasks import (
     activate,
     driver,
-    kernels,
     launch,
     model,
     preflight,
@@ -26,8 +25,7 @@ with refusal.in_one_line():
     driver.provide(seen)  # with manage_driver only; a host whose driver needs a reboot ends with it
     plan = preflight.admit(seen)  # checks, plan; a host that does not fit ends here, before anything changes
     system.provision(plan)  # packages, user, folders, kernel settings
-    runtime.build(plan)  # the release, beside the one that serves
-    kernels.place(plan)  # its patches: they are part of it
+    runtime.build(plan)  # the release with its patches, beside the one that serves
     model.ensure(plan)  # long to fetch: before anything stops
     topology.prove(plan)  # GPUs and CPUs of each server; copies, all_reduce and KV path measured
     barrier("installed")

@@ -25,6 +25,9 @@ router = "sglang-router"  # or "smg": each in an environment of its own, both ta
 rollback = False
 rollback_reason = ""  # why, kept in the pin
 unpin = False
+patches = None  # names of patches to SGLang that the release carries (docs/patches.md); None = the release's own list
+# Folder on the machine that runs pyinfra, relative to where it runs, that holds your own patches: NAME/manifest.yaml
+patch_dir = None
 
 # ---- Package sources: None or [] = what the host's own pip/uv configuration says -------------------------------------
 

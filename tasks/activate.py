@@ -8,12 +8,15 @@ from pyinfra.api import deploy
 from tasks.facts.paths import Paths
 from tasks.operations import files, release
 from tasks.plan.playbook import Plan
+from tasks.plan.release import patch_changes
 
 
 @deploy("Activate")
 def switch(plan: Plan) -> None:
     paths, pin = plan.paths, plan.pin_file
-    found = host.get_fact(Paths, paths=[paths.current, paths.previous, paths.pin, paths.compiled(plan.release.id)])
+    mark = f"{paths.current}/release.json"
+    compiled = paths.compiled(plan.release.id)
+    found = host.get_fact(Paths, paths=[paths.current, paths.previous, paths.pin, mark, compiled])
     previous = plan.kept.previous_once(plan.release.id)
 
     if pin:
@@ -31,9 +34,9 @@ def switch(plan: Plan) -> None:
         release.compiled(
             name="Kernels compiled ahead",
             command=plan.jit,
-            mark=paths.compiled(plan.release.id),
+            mark=compiled,
             wanted=plan.release.manifest.jit,
-            found=found[paths.compiled(plan.release.id)].text,
+            found=found[compiled].text,
         )
     release.linked(
         name=f"Current release is {plan.release.id}",
@@ -41,4 +44,5 @@ def switch(plan: Plan) -> None:
         link=paths.current,
         found=found[paths.current].target,
         checks=plan.release_checks,
+        changes=patch_changes(plan.release.patches, found[mark].text),
     )

@@ -1,9 +1,10 @@
-"""What files/ offers: releases, model profiles, overlays. Read from this checkout, typed, with one-line errors."""
+"""What files/ offers: releases, model profiles, patches. Read from this checkout, typed, with one-line errors."""
 
 from __future__ import annotations
 
+from collections.abc import Set
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -12,7 +13,8 @@ from tasks.plan.choice import AUTO
 from tasks.plan.errors import PlanError, nearest
 from tasks.plan.kept import Description
 from tasks.plan.model import ModelProfile
-from tasks.plan.release import Existing, Manifest, Overlay, Release, RouterPackage
+from tasks.plan.patches import HOOK, Patch, PatchManifest, check, unknown
+from tasks.plan.release import Existing, Manifest, Release, RouterPackage
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS, MODELS, KERNELS, TOOLS = (ROOT / "files" / name for name in ("locks", "models", "kernels", "bin"))
@@ -42,8 +44,17 @@ def offered(name: str) -> tuple[Manifest, ...]:
     return tuple(found for found in every if found.device == "cuda" and any((LOCKS / found.name).glob("python*.txt")))
 
 
-def release(found: Manifest, python: str, torch_wheel: str, router: RouterPackage = "sglang-router") -> Release:
-    """A manifest with its locks for one Python and its overlays. Raises PlanError where one is missing."""
+def release(
+    found: Manifest,
+    python: str,
+    torch_wheel: str,
+    router: RouterPackage = "sglang-router",
+    patches: tuple[Patch, ...] | None = None,
+) -> Release:
+    """A manifest with its locks for one Python and its patches (None: its own).
+
+    Raises PlanError where one is missing.
+    """
     folder = LOCKS / found.name
     of_router = "router" if router == "sglang-router" else f"router-{router}"
     ordinary = f"python{python}-ordinary-torch.txt"
@@ -54,20 +65,60 @@ def release(found: Manifest, python: str, torch_wheel: str, router: RouterPackag
             folder, ordinary if torch_wheel == "ordinary" and (folder / ordinary).is_file() else f"python{python}.txt"
         ),
         router_lock=_lock(folder, f"{of_router}-python{python}.txt"),
-        overlays=tuple(overlay(name, found) for name in found.patches),
+        patches=chosen_patches(found) if patches is None else patches,
         router=router,
     )
 
 
-def described(found: Manifest, python: str, torch_wheel: str, router: RouterPackage) -> Description:
+def described(
+    found: Manifest, python: str, torch_wheel: str, router: RouterPackage, patches: tuple[Patch, ...] | None = None
+) -> Description:
     """A release to build, with the options that its server knows."""
-    return Description(release(found, python, torch_wheel, router), tuple(sorted(accepted_arguments(found))))
+    arguments = tuple(sorted(accepted_arguments(found)))
+    return Description(release(found, python, torch_wheel, router, patches), arguments)
 
 
 def adopted(found: Manifest, existing: Existing, router: RouterPackage) -> Description:
     """A release in an environment that is there already; nothing is placed into it."""
     made = Release(found, existing.servers.version, "", "", (), router, existing)
     return Description(made, tuple(sorted(accepted_arguments(found))))
+
+
+def chosen_patches(
+    found: Manifest,
+    names: list[str] | None = None,
+    own: str | None = None,
+    capabilities: Set[str] = frozenset(),
+) -> tuple[Patch, ...]:
+    """The named patches, behind the hook that binds and reports them. None: those of the release's manifest that serve
+    GPUs of these compute capabilities.
+
+    own: a folder with more patches than files/kernels. Raises PlanError, one line a fault: an unknown name, a manifest
+    with faults, a version that does not fit.
+    """
+    folders = {path.parent.name: path.parent for path in sorted(KERNELS.glob("*/manifest.yaml"))}
+    where = "files/kernels"
+    if own is not None:
+        if not Path(own).is_dir():
+            raise PlanError(f"setting patch_dir = {own!r}: no such folder on this machine")
+        theirs = {path.parent.name: path.parent for path in sorted(Path(own).glob("*/manifest.yaml"))}
+        if both := sorted(theirs.keys() & folders.keys()):
+            raise PlanError(f"{own}/{both[0]}: files/kernels has a patch {both[0]} too, give yours another name")
+        folders |= theirs
+        where = f"files/kernels with {own}"
+    is_chosen = names is not None
+    names = names if names is not None else found.patches
+    asked_by = "setting patches" if is_chosen else f"release {found.name}"
+    if lines := unknown(names, folders, where, asked_by):
+        raise PlanError(*lines)
+    named = [patch(folders[name]) for name in dict.fromkeys(names)]
+    if not is_chosen:
+        named = [one for one in named if one.serves(capabilities)]
+    if not named:
+        return ()
+    chosen = (patch(folders[HOOK]), *named)
+    check(chosen, found.sglang, found.name)
+    return chosen
 
 
 def accepted_arguments(found: Manifest) -> frozenset[str]:
@@ -83,20 +134,15 @@ def profile(name: str) -> ModelProfile:
     return _typed(ModelProfile, MODELS / f"{name}.yaml")
 
 
-def overlay(name: str, found: Manifest) -> Overlay:
-    """An overlay of files/kernels with the bytes of its files."""
-    folder = KERNELS / name
-    if not (folder / "manifest.yaml").is_file():
-        raise PlanError(f"release {found.name} names patch {name!r}: files/kernels/{name}/manifest.yaml is not there")
-    described: dict[str, Any] = yaml.safe_load((folder / "manifest.yaml").read_text())
-    missing = [path for path in described["files"] if not (folder / path).is_file()]
-    if missing:
-        raise PlanError(f"patch {name}: files/kernels/{name}/{missing[0]} is named in its manifest, but not there")
-    return Overlay(
-        name=name,
-        files={path: (folder / path).read_bytes() for path in described["files"]},
-        environment=tuple(described.get("environment", ())),
-    )
+def patch(folder: Path) -> Patch:
+    """The patch in a folder, with the bytes of its files. Raises PlanError, one line a fault."""
+    found = _typed(PatchManifest, folder / "manifest.yaml")
+    if found.name != folder.name:
+        raise PlanError(f"{_shown(folder)}/manifest.yaml calls itself {found.name!r}: name and folder must agree")
+    named = [found.diff] if found.diff else [*found.files] or [*found.replaces]
+    if missing := [path for path in named if not (folder / path).is_file()]:
+        raise PlanError(f"patch {found.name}: {_shown(folder)}/{missing[0]} is named in its manifest, but not there")
+    return Patch(found, {path: (folder / path).read_bytes() for path in named})
 
 
 def bundled_model(name: str) -> dict[str, bytes]:
@@ -129,11 +175,23 @@ def _lock(folder: Path, name: str) -> str:
 
 
 def _typed(kind: type[M], path: Path) -> M:
-    where = path.relative_to(ROOT)
+    where = _shown(path)
     try:
         return kind.model_validate(yaml.safe_load(path.read_text()))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise PlanError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
     except ValidationError as error:
-        faults = [f"{where}: {'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
+        faults = [
+            ": ".join([where, *([".".join(map(str, fault["loc"]))] if fault["loc"] else []), _message(fault["msg"])])
+            for fault in error.errors()
+        ]
         raise PlanError(*faults) from None
+
+
+def _message(text: str) -> str:
+    return text.removeprefix("Value error, ")
+
+
+def _shown(path: Path) -> str:
+    """A path below this checkout without the checkout's own."""
+    return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)

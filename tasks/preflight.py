@@ -147,12 +147,6 @@ def _admitted(seen: Seen) -> Plan:
         rules.check(wanted, manifest, catalogue.accepted_arguments(manifest), profile)
     judged_by = backed.release.manifest if backed else manifest
     judge_system(seen, judged_by)
-    own = _own(wanted, manifest, system, admission)
-    described, pin = own, None
-    if backed and backed.release.id != own.release.id:  # where the settings name it too, nothing holds the host there
-        described, pin = backed, there.pin or _new_pin(backed, own, wanted.rollback_reason)
-        rules.check(wanted, backed.release.manifest, frozenset(backed.arguments), profile)
-    release = described.release
 
     of_ports: Mapping[str, Answer] = host.get_fact(Listeners)
     answers = {**answers, **of_ports}
@@ -161,6 +155,12 @@ def _admitted(seen: Seen) -> Plan:
     found = checks.Found(wanted, judged_by, system, answers, seen.now, hardware)
     of_hardware = checks.judged(found, "hardware")
 
+    own = _own(wanted, manifest, system, hardware, admission)
+    described, pin = own, None
+    if backed and backed.release.id != own.release.id:  # where the settings name it too, nothing holds the host there
+        described, pin = backed, there.pin or _new_pin(backed, own, wanted.rollback_reason)
+        rules.check(wanted, backed.release.manifest, frozenset(backed.arguments), profile)
+    release = described.release
     try:
         placed = placement.place(wanted, hardware)
     except PlanError as fault:
@@ -180,6 +180,9 @@ def _admitted(seen: Seen) -> Plan:
         model_file=plan.model_file,
         site_packages=plan.site_packages,
         bindings=plan.bindings,
+        releases=plan.paths.releases,
+        sglang=release.manifest.sglang,
+        patches=release.patch_request,
     )
     found = replace(found, answers={**answers, **of_plan}, plan=plan)
     admission.add(*of_hardware, *checks.judged(found, "plan"))
@@ -200,11 +203,15 @@ def _told_as(check: str, admission: Admission) -> Iterator[None]:
         admission.add(*(error(check, line) for line in fault.lines))
 
 
-def _own(wanted: Settings, manifest: Manifest, system: System, admission: Admission) -> kept.Description:
+def _own(
+    wanted: Settings, manifest: Manifest, system: System, hardware: Hardware, admission: Admission
+) -> kept.Description:
     """The release that the settings ask for: to build, or in an environment that is there already."""
     if wanted.environment == "release":
         chosen = python.choose(system, manifest, wanted)
-        return catalogue.described(manifest, chosen, wanted.torch_wheel, wanted.router)
+        capabilities = {gpu.compute_capability for gpu in hardware.gpus}
+        patches = catalogue.chosen_patches(manifest, wanted.patches, wanted.patch_dir, capabilities)
+        return catalogue.described(manifest, chosen, wanted.torch_wheel, wanted.router, patches)
     asked = existing.Asked.of(wanted)
     told = host.get_fact(
         ExistingEnvironment, python=asked.python, router_python=asked.router_python, paths=list(asked.paths)

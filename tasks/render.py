@@ -55,6 +55,7 @@ def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
         "unit": paths.unit(instance.name),
         "run": paths.run(instance.name),
         "secret": secret.path if secret else None,
+        "patches": plan.patch_notes,
     }
     script = WantedFile(paths.script(instance.name), _render("launch.sh.j2", values), "755", "root", user)
     environment = WantedFile(paths.environment(instance.name), _render("instance.env.j2", values), "640", "root", user)

@@ -1,4 +1,4 @@
-"""The release: built from its locks into a folder of its own, repaired where it was changed by hand, or adopted."""
+"""The release: built from locks and patches into a folder of its own, repaired where it was changed, or adopted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def build(plan: Plan) -> None:
 
 
 def _build(plan: Plan, tools: list[WantedFile]) -> None:
-    placed = [*tools, plan.uv_lock, *plan.lock_files, plan.build_spec, plan.description]
+    patches = [plan.patches_file] if plan.patches_file else []
+    placed = [*tools, plan.uv_lock, *plan.lock_files, *patches, plan.build_spec, plan.description]
     found = host.get_fact(Paths, paths=[plan.uv_metadata, *(file.path for file in placed)])
     lock, router_lock = plan.lock_files
     state = host.get_fact(ReleaseState, directory=plan.release_directory, lock=lock.path, router_lock=router_lock.path)

@@ -38,7 +38,8 @@ WORKERS = [PREFILL, DECODE] = [worker.unit for worker in PLAN.workers]
 ROUTER = PLAN.router.unit
 
 JUDGED = healthy_answers(TWO_SOCKETS)  # of a bare host: nothing built, numactl not there yet
-JUDGED |= {"variables": Answer(3, ""), **{name: Answer(127, "") for name in JUDGED if name.startswith("binding")}}
+JUDGED |= {"variables": Answer(3, ""), "patches": Answer(3, "")}
+JUDGED |= {name: Answer(127, "") for name in JUDGED if name.startswith("binding")}
 
 # What the fact or the command says that an answer belongs to, a part of its text.
 SYSTEM, HARDWARE, LISTENERS = "section uid id -u", "section driver driver", "section listeners"
@@ -76,7 +77,8 @@ def every_path(plan: Plan) -> Iterable[str]:
     yield from (directory.path for directory in plan.directories)
     yield from (file.path for file in plan.lock_files)
     yield from (f"{plan.paths.bin}/{name}" for name in catalogue.tools())
-    yield from (f"{plan.site_packages}/{path}" for overlay in plan.release.overlays for path in overlay.files)
+    assert plan.patches_file is not None
+    yield from (plan.patches_file.path, f"{plan.paths.current}/release.json")
     yield from (f"{plan.paths.model}/{name}" for name in catalogue.bundled_model("rehearsal-qwen2"))
     yield render.target(plan).path
     for instance in plan.instances:
@@ -101,7 +103,9 @@ def bare_host(changes: Mapping[str, object] | None = None) -> dict[str, object]:
         SYSTEM: printed(JUDGED),
         HARDWARE: printed(JUDGED),
         LISTENERS: printed({name: JUDGED[name] for name in ("listeners", "owners")}),
-        PLANNED: printed({n: a for n, a in JUDGED.items() if n in ("files", "variables") or n.startswith("binding")}),
+        PLANNED: printed(
+            {n: a for n, a in JUDGED.items() if n in ("files", "variables", "patches") or n.startswith("binding")}
+        ),
         PATHS: [
             *(f"{path}\tabsent\t\t\t\t" for path in every_path(PLAN)),
             f"{BOOT_ID}\tfile\t444\troot\troot\t{base64.b64encode(BOOT.encode()).decode()}",

@@ -1,9 +1,10 @@
-"""What is asked once the plan is known: files that tell what is built, bindings, names in the release's source."""
+"""What is asked once the plan is known: what is built, bindings, names in the release's source, fit of patches."""
 
 from __future__ import annotations
 
 import shlex
 
+from tasks.catalogue import tools
 from tasks.facts.sections import PRELUDE, Sections
 from tasks.plan.checks.environment import NOT_BUILT
 
@@ -12,15 +13,38 @@ present() { for p in "$@"; do [ -f "$p" ] && echo "$p"; done; true; }
 bind() { command -v numactl >/dev/null || return 127; limit 10 "$@" true; }
 variables() { [ -f "$1" ] || return %d
   limit 60 grep -rhoE --include='*.py' 'SGLANG_[A-Z0-9_]+' "$2"/sglang | sort -u; }
+# The release itself, else any built one with the same SGLang.
+patches() {
+  for site in "$1" "$2"/*/env/lib/python*/site-packages; do
+    [ -d "$site/sglang-$3.dist-info" ] && [ -f "${site%%/env/*}/release.json" ] || continue
+    printf '%%s' "$PD_PATCHES" | limit 60 python3 -c "$PD_PATCH" check --patches - "$site"; return
+  done; return %d; }
 """
 
 
 class Planned(Sections):
-    """Sections for the checks: files, 'binding COMMAND', variables."""
+    """Sections for the checks: files, 'binding COMMAND', variables, patches.
 
-    def command(self, release_file: str, model_file: str, site_packages: str, bindings: list[str]) -> str:
-        """bindings: commands such as 'numactl --cpunodebind=0 --membind=0', as instances have them."""
+    The judge of patches travels with the question, so that a host without our tools still answers.
+    """
+
+    def command(
+        self,
+        release_file: str,
+        model_file: str,
+        site_packages: str,
+        bindings: list[str],
+        releases: str,
+        sglang: str,
+        patches: str,
+    ) -> str:
+        """bindings: commands such as 'numactl --cpunodebind=0 --membind=0', as instances have them. patches: what
+        pd-patch check is told, "" where there are none."""
         lines = [f"section files present {shlex.join([release_file, model_file])}"]
         lines += [f"section {shlex.quote(f'binding {command}')} bind {command}" for command in bindings]
         lines.append(f"section variables variables {shlex.join([release_file, site_packages])}")
-        return "\n".join([PRELUDE, _SCRIPT % NOT_BUILT, *lines])
+        if patches:
+            lines.append(f"PD_PATCH=$(cat <<'PD_END'\n{tools()['pd-patch'].decode()}\nPD_END\n)")
+            lines.append(f"PD_PATCHES=$(cat <<'PD_END'\n{patches}\nPD_END\n)")
+            lines.append(f"section patches patches {shlex.join([site_packages, releases, sglang])}")
+        return "\n".join([PRELUDE, _SCRIPT % (NOT_BUILT, NOT_BUILT), *lines])

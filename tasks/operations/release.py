@@ -1,4 +1,4 @@
-"""The release's environments: uv, build, repair, overlays, and the pointer that makes it current."""
+"""The release's environments: uv, build, repair, and the pointer that makes it current."""
 
 from __future__ import annotations
 
@@ -76,11 +76,16 @@ def compiled(command: str, mark: str, wanted: Sequence[str], found: str | None) 
 
 
 @operation()
-def linked(directory: str, link: str, found: str, checks: Sequence[str] = ()) -> Commands:
-    """A link points at a release, moved in one step after every check has passed."""
+def linked(directory: str, link: str, found: str, checks: Sequence[str] = (), changes: Sequence[str] = ()) -> Commands:
+    """A link points at a release, moved in one step after every check has passed.
+
+    changes: what the switch does to patches, a line each.
+    """
     if found == directory:
         host.noop(f"{link} points at {directory}")
         return
+    for line in changes:
+        say(host, line)
     for check in checks:
         yield StringCommand(check)
     new = shlex.quote(f"{link}.new")

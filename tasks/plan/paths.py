@@ -73,7 +73,7 @@ class Paths:
 
     def belongings(self, release: str) -> list[str]:
         """Files and folders beside a release's own that only it needs."""
-        ends = (".txt", "-router.txt", ".json", ".release.json")
+        ends = (".txt", "-router.txt", "-patches.json", ".json", ".release.json")
         return [*(f"{self.locks}/{release}{end}" for end in ends), self.release_cache(release)]
 
     @property

@@ -111,8 +111,8 @@ class Plan:
 
     @property
     def judged_variables(self) -> list[str]:
-        """Names that the workers' environment sets for SGLang, those left out that an overlay reads."""
-        own = {name for overlay in self.release.overlays for name in overlay.environment}
+        """Names that the workers' environment sets for SGLang, those left out that a patch reads."""
+        own = {name for patch in self.release.patches for name in patch.environment}
         names = {variable.name for worker in self.workers for variable in worker.environment}
         return sorted(name for name in names - own if name.startswith("SGLANG_"))
 
@@ -176,6 +176,20 @@ class Plan:
     @property
     def pin_file(self) -> WantedFile | None:
         return WantedFile(self.paths.pin, _json(self.pin.model_dump())) if self.pin else None
+
+    @property
+    def patches_file(self) -> WantedFile | None:
+        """The patches of this release, kept on the host as its locks are; None where it carries none."""
+        if not self.release.patches:
+            return None
+        return WantedFile(f"{self.paths.locks}/{self.release.id}-patches.json", self.release.bundle)
+
+    @property
+    def patch_notes(self) -> str | None:
+        """Through `current`: what pd-patch noted of the release that serves; None where this one carries no patches."""
+        if not self.release.patches:
+            return None
+        return f"{self.paths.current}/env/lib/python{self.release.python}/site-packages/pd_overlay_hook/placed.json"
 
     @property
     def uv_lock(self) -> WantedFile:
@@ -281,13 +295,15 @@ class Plan:
             "lock": lock_files[0].path,
             "router_lock": lock_files[1].path,
             "lock_sha256": lock_files[0].sha256,
-            "patches": {overlay.name: overlay.sha256 for overlay in self.release.overlays},
+            "patches": {patch.name: patch.sha256 for patch in self.release.patches},
+            "patches_file": self.patches_file.path if self.patches_file else None,
             "index_url": settings.package_index,
             "extra_index_urls": settings.package_extra_indexes,
             "find_links": settings.package_find_links,
             "certificate": settings.package_certificate,
             "link_mode": None,
             "pd_env": f"{self.paths.bin}/pd-env",
+            "pd_patch": f"{self.paths.bin}/pd-patch",
         }
         return WantedFile(f"{self.paths.locks}/{self.release.id}.json", _json(spec))
 

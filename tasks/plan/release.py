@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from tasks.plan.errors import nearest
+from tasks.plan.patches import Patch, bundle
 
 # Driver branch -> newest CUDA that it serves (CUDA release notes, toolkit driver versions).
 CUDA_OF_DRIVER = {
@@ -67,25 +68,6 @@ class Manifest(BaseModel):
 
 
 @dataclass(frozen=True)
-class Overlay:
-    """A patch of files/kernels: its files by path relative to site-packages."""
-
-    __pydantic_config__ = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
-
-    name: str
-    files: Mapping[str, bytes]
-    environment: tuple[str, ...]  # variables that it makes known
-
-    @property
-    def sha256(self) -> str:
-        """Of names and contents, in the order of the names."""
-        digest = hashlib.sha256()
-        for path in sorted(self.files):
-            digest.update(path.encode() + b"\0" + hashlib.sha256(self.files[path]).digest())
-        return digest.hexdigest()
-
-
-@dataclass(frozen=True)
 class Environment:
     """One Python environment of a host, as its interpreter tells it."""
 
@@ -107,13 +89,13 @@ class Existing:
 
 @dataclass(frozen=True)
 class Release:
-    """A manifest with the lock for one Python and the overlays that it carries, or with what is there already."""
+    """A manifest with the lock for one Python and the patches that it carries, or with what is there already."""
 
     manifest: Manifest
     python: str
     lock: str  # text of the server environment's lock
     router_lock: str  # text of the router environment's lock
-    overlays: tuple[Overlay, ...]
+    patches: tuple[Patch, ...]
     router: RouterPackage = "sglang-router"  # that router_lock installs
     existing: Existing | None = None  # then there are no locks, and nothing is built
 
@@ -123,13 +105,13 @@ class Release:
 
     @property
     def id(self) -> str:
-        """NAME-pyVERSION-HASH: the same locks, overlays and Python give the same id; so does the same environment."""
+        """NAME-pyVERSION-HASH: the same locks, patches and Python give the same id; so does the same environment."""
         if self.existing:
             told = json.dumps(asdict(self.existing), sort_keys=True)
             return f"{self.manifest.name}-existing-{hashlib.sha256(told.encode()).hexdigest()[:10]}"
         digest = hashlib.sha256(f"{self.lock_sha256}\0{self.python}".encode())
-        for overlay in sorted(self.overlays, key=lambda o: o.name):
-            digest.update(f"\0{overlay.name}\0{overlay.sha256}".encode())
+        for patch in sorted(self.patches, key=lambda p: p.name):
+            digest.update(f"\0{patch.name}\0{patch.sha256}".encode())
         return f"{self.manifest.name}-py{self.python}-{digest.hexdigest()[:10]}"
 
     def interpreter(self, environment: str) -> str:
@@ -147,10 +129,31 @@ class Release:
         parts = {"env": self.existing.servers, "router": self.existing.router}
         return {name: part.python.rpartition("/bin/")[0] or "/" for name, part in parts.items()}
 
-    def unwanted_overlays(self, found: list[str]) -> list[str]:
-        """Entries of site-packages that belong to no overlay of this release."""
-        wanted = {path.split("/", 1)[0] for overlay in self.overlays for path in overlay.files}
-        return [name for name in found if name not in wanted]
+    @property
+    def bundle(self) -> bytes:
+        """The patches as pd-patch is told them; b"" where there are none."""
+        return bundle(self.patches, self.manifest.sglang) if self.patches else b""
+
+    @property
+    def patch_request(self) -> str:
+        """What pd-patch needs to judge the patches, "" where there are none."""
+        return bundle(self.patches, self.manifest.sglang, contents=False).decode() if self.patches else ""
+
+
+def patch_changes(wanted: Sequence[Patch], serving: str | None) -> list[str]:
+    """What a switch of releases does to patches, a line each. serving: text of the serving one's release.json."""
+    try:
+        now: dict[str, str] = dict(json.loads(serving or "{}").get("patches", {}))
+    except (ValueError, AttributeError, TypeError):
+        now = {}
+    lines = []
+    for patch in wanted:
+        if patch.name not in now:
+            lines.append(f"patch {patch.name}: placed ({patch.summary})")
+        elif now[patch.name] != patch.sha256:
+            lines.append(f"patch {patch.name}: another version placed ({patch.summary})")
+    names = {patch.name for patch in wanted}
+    return lines + [f"patch {name}: taken out, SGLang's own is back" for name in now if name not in names]
 
 
 def damage(part: Mapping[str, Any] | None) -> list[str]:

@@ -69,6 +69,8 @@ class Settings(BaseModel):
     rollback: bool
     rollback_reason: str
     unpin: bool
+    patches: list[str] | None
+    patch_dir: Annotated[str, Field(min_length=1)] | None
     package_index: str | None
     package_extra_indexes: list[str]
     package_find_links: list[str]
@@ -268,6 +270,10 @@ def _contradictions(settings: Settings) -> list[str]:
         )
     if settings.environment == "existing" and settings.existing_python is None:
         lines.append('setting environment = "existing": set existing_python too, its interpreter on the host')
+    if settings.environment == "existing" and settings.patches:
+        lines.append(
+            f'setting patches = {settings.patches!r}: nothing is placed into environment = "existing"; leave it out'
+        )
     for name in ("existing_python", "existing_router_python", "existing_paths"):
         if settings.environment == "release" and getattr(settings, name):
             lines.append(f'setting {name} is read with environment = "existing" only: set that, or leave {name} out')

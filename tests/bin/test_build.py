@@ -114,6 +114,7 @@ class Host:
             "uv": str(UV),
             "cache": str(self.root / "cache"),
             "pd_env": str(BIN / "pd-env"),
+            "pd_patch": str(BIN / "pd-patch"),
             "find_links": [str(self.wheels)],
             "no_index": True,
         }
@@ -721,16 +722,163 @@ def test_repair_touches_only_the_affected_distribution(built: Host) -> None:
     assert {p for p in packages.rglob("*.py") if p.stat().st_ino != before[p]} == {packages / "alpha/__init__.py"}
 
 
-@pytest.mark.parametrize("damage", [edit, add, forget])
-def test_repair_leaves_overlays_alone(built: Host, damage: Callable[[Path], None]) -> None:
-    packages = built.releases / "r1/env" / SITE
-    (packages / "pd_overlay_shim").mkdir()
-    (packages / "pd_overlay_shim/__init__.py").write_text("value = 7\n")
-    (packages / "pd_overlay_shim.pth").write_text("import pd_overlay_shim\n")
-    good = contents(built.releases / "r1")
-    damage(built.releases / "r1/env")
-    assert built.run("repair").returncode == 0
-    assert contents(built.releases / "r1") == good
+# --- patches ---------------------------------------------------------------------------------------------
+
+PATCHED = "alpha/__init__.py"
+DIFF = "--- a/beta/__init__.py\n+++ b/beta/__init__.py\n@@ -1 +1 @@\n-value = 1\n+value = 7\n"
+HOOK = Path(__file__).parents[2] / "files/kernels/hook"
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def patches(host: Host, **changes: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """An overlay, a whole file and a diff in the spec, each with changes (None: left out)."""
+    given: dict[str, dict[str, Any]] = {
+        "shim": {
+            "apply": "overlay", "replaces": {}, "targets": [{"variable": "always", "module": "alpha", "function": "where"}],
+            "files": {"pd_overlay_shim/__init__.py": ["value = 7\n"], "pd_overlay_shim.pth": ["import pd_overlay_shim\n"]},
+        },
+        "whole": {
+            "apply": "file", "replaces": {PATCHED: sha256(ALPHA[PATCHED])}, "targets": [],
+            "files": {PATCHED: ["def where():\n", "    print('patched')\n"]},
+        },
+        "part": {
+            "apply": "diff", "replaces": {"beta/__init__.py": sha256(BETA["beta/__init__.py"])}, "targets": [],
+            "files": {"part.diff": DIFF.splitlines(keepends=True)},
+        },
+    }  # fmt: skip
+    chosen = {name: {"name": name, **patch, **changes.get(name, {})} for name, patch in given.items()}
+    path = host.root / "patches.json"
+    path.write_text(json.dumps({"sglang": "9.9", "patches": list(chosen.values()), "demands": []}))
+    host.spec |= {"patches_file": str(path), "patches": dict.fromkeys(chosen, "00")}
+    return chosen
+
+
+@pytest.fixture
+def patched(host: Host) -> Host:
+    """A host with the release r1 that carries three patches."""
+    patches(host)
+    done = host.run()
+    assert done.returncode == 0, done.stderr
+    return host
+
+
+def pd_env_check(host: Host, name: str) -> int:
+    lock = host.spec["lock" if name == "env" else "router_lock"]
+    command = [sys.executable, str(BIN / "pd-env"), "check", str(host.releases / "r1" / name), "--lock", lock]
+    return subprocess.run(command, capture_output=True).returncode
+
+
+def values(host: Host) -> list[str]:
+    """What the three patched modules say, in the environment's own interpreter."""
+    code = "import alpha, beta, pd_overlay_shim; alpha.where(); print(beta.value, pd_overlay_shim.value)"
+    return asked(host.releases / "r1/env/bin/python", code).split()
+
+
+def test_a_release_is_built_with_its_patches(patched: Host) -> None:
+    assert values(patched) == ["patched", "7", "7"]
+    assert pd_env_check(patched, "env") == 0
+    assert "patched" not in asked(patched.releases / "r1/router/bin/python", "import route; print(route.value)")
+
+
+def test_the_packages_cache_keeps_the_originals(patched: Host) -> None:
+    """Another release of the same packages, built from the same cache, has them byte for byte."""
+    patched.spec |= {"id": "r2", "patches_file": None, "patches": {}}
+    assert patched.run().returncode == 0
+    packages = patched.releases / "r2/env" / SITE
+    assert (packages / PATCHED).read_text() == ALPHA[PATCHED]
+    assert (packages / "beta/__init__.py").read_text() == BETA["beta/__init__.py"]
+    assert not list(packages.glob("pd_overlay_*"))
+
+
+MISFITS: dict[str, tuple[dict[str, Any], str]] = {
+    "hash": (
+        {"whole": {"replaces": {PATCHED: "0" * 64}}},
+        f"patch whole replaces {PATCHED} with sha256 {'0' * 64}, in SGLang 9.9 it has {sha256(ALPHA[PATCHED])}",
+    ),
+    "no such file": (
+        {"whole": {"replaces": {"alpha/gone.py": "0" * 64}}},
+        "patch whole replaces alpha/gone.py, which is not there: alpha has nothing",
+    ),
+    "function": (
+        {"shim": {"targets": [{"variable": "always", "module": "beta", "function": "run"}]}},
+        "patch shim looked for run in beta: beta has value",
+    ),
+    "context": (
+        {"part": {"files": {"part.diff": DIFF.replace("value = 1", "value = 2").splitlines(keepends=True)}}},
+        "patch part (part.diff) does not apply to beta/__init__.py: line 1 should be 'value = 2', but is 'value = 1'",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", MISFITS)
+def test_a_patch_that_does_not_fit_leaves_no_release_and_the_old_one_as_it_was(built: Host, what: str) -> None:
+    before = contents(built.releases / "r1")
+    changes, line = MISFITS[what]
+    patches(built, **changes)
+    built.spec["id"] = "r2"
+    done = built.run()
+    assert (done.returncode, done.stderr) == (1, f"pd-build: {line}\n")
+    assert built.left() == ["r1"]
+    assert contents(built.releases / "r1") == before
+
+
+HAND = {
+    "whole file": lambda packages: (packages / PATCHED).write_text("x = 1\n"),
+    "the original, put back": lambda packages: (packages / PATCHED).write_text(ALPHA[PATCHED]),
+    "diff": lambda packages: (packages / "beta/__init__.py").write_text("value = 9\n"),
+    "unpatched file beside it": lambda packages: (packages / "beta/deep/er.py").write_text("value = 9\n"),
+    "overlay": lambda packages: (packages / "pd_overlay_shim/__init__.py").write_text("value = 9\n"),
+    "overlay gone": lambda packages: shutil.rmtree(packages / "pd_overlay_shim"),
+    "overlay by hand": lambda packages: (packages / "pd_overlay_other.pth").write_text("import beta\n"),
+    "notes gone": lambda packages: (packages / "pd_overlay_hook/placed.json").unlink(),
+    "patched file gone": lambda packages: (packages / PATCHED).unlink(),
+    "whole environment": lambda packages: (packages.parents[2] / ".pd-env.json").unlink(),
+    "another package": lambda packages: shutil.rmtree(packages / "common"),
+}
+
+
+@pytest.mark.parametrize("what", HAND)
+def test_a_release_with_patches_is_repaired_to_what_it_was(patched: Host, what: str) -> None:
+    good = contents(patched.releases / "r1")
+    packages = patched.releases / "r1/env" / SITE
+    HAND[what](packages)
+    assert pd_env_check(patched, "env") != 0
+    done = patched.run("repair")
+    assert done.returncode == 0, done.stderr
+    assert contents(patched.releases / "r1") == good
+    assert values(patched) == ["patched", "7", "7"]
+    assert pd_env_check(patched, "env") == 0
+
+
+def test_repair_of_another_package_leaves_patched_files_alone(patched: Host) -> None:
+    packages = patched.releases / "r1/env" / SITE
+    before = {name: (packages / name).stat().st_ino for name in (PATCHED, "beta/__init__.py")}
+    patched.lock(pin(patched.alpha) + pin(patched.beta), pin(patched.route))
+    (packages / "by_hand.py").write_text("")
+    assert patched.run("repair").returncode == 0
+    assert {name: (packages / name).stat().st_ino for name in before} == before
+    assert not (packages / "by_hand.py").exists()
+
+
+def test_byte_code_of_what_is_replaced_is_dropped(patched: Host) -> None:
+    packages = patched.releases / "r1/env" / SITE
+    (packages / PATCHED).unlink()
+    (packages / PATCHED).write_text("def where():\n    print('by hand')\n")
+    python = patched.releases / "r1/env/bin/python"
+    subprocess.run([python, "-m", "compileall", "-q", packages / "alpha"], check=True)
+    assert list((packages / "alpha/__pycache__").iterdir())
+    assert patched.run("repair").returncode == 0
+    assert not list((packages / "alpha").glob("__pycache__/*"))
+    assert values(patched) == ["patched", "7", "7"]
+
+
+def test_patches_that_are_not_there_are_a_fault_of_the_spec(host: Host) -> None:
+    host.spec["patches_file"] = str(host.root / "none.json")
+    done = host.run()
+    assert (done.returncode, done.stderr) == (2, f"pd-build: {host.root}/none.json: patches not found\n")
 
 
 def test_repair_without_the_wheel_says_which(built: Host) -> None:

@@ -125,6 +125,7 @@ NOTHING: dict[str, Any] = {
     "files": {"missing": [], "changed": [], "extra": []},
     "distributions_affected": [],
     "unowned": [],
+    "patched": [],
 }
 
 
@@ -178,18 +179,43 @@ def leave_a_lock_file(environment: Environment) -> None:
     (environment.root / ".lock").write_text("")
 
 
-@pytest.mark.parametrize("change", [touch, compile_bytecode, place_overlay, leave_a_lock_file])
+@pytest.mark.parametrize("change", [touch, compile_bytecode, leave_a_lock_file])
 def test_what_does_not_count(environment: Environment, change: Callable[[Environment], None]) -> None:
     change(environment)
     assert environment.check() == (0, NOTHING)
 
 
-def test_overlays_are_not_recorded_either(environment: Environment) -> None:
+def test_an_overlay_that_nobody_recorded_is_extra(environment: Environment) -> None:
     place_overlay(environment)
-    environment.record()
-    shutil.rmtree(environment.site_packages / "pd_overlay_x")
-    (environment.site_packages / "pd_overlay_x.pth").unlink()
+    found = environment.check()[1]
+    assert [Path(path).name for path in found["files"]["extra"]] == ["pd_overlay_x.pth", "__init__.py"]
+
+
+def test_files_of_patches_belong_to_them(environment: Environment) -> None:
+    """A patched file as long as its original is recorded as it is, and its package is not to be installed again."""
+    place_overlay(environment)
+    file = environment.site_packages / "beta.py"
+    file.write_text("y = 3\n")
+    base = f"lib/{PYTHON}/site-packages"
+    overlay = [f"{base}/pd_overlay_x/__init__.py", f"{base}/pd_overlay_x.pth"]
+    patched = {f"{base}/beta.py": "mine", overlay[0]: "x", overlay[1]: "x"}
+    done = run("pd-env", "record", environment.root, "--patched", json.dumps(patched))
+    assert done.returncode == 0, done.stderr
+    touch(environment)
     assert environment.check() == (0, NOTHING)
+    file.write_text("y = 2\n")  # the original
+    (environment.root / overlay[1]).unlink()
+    found = environment.check()[1]
+    assert found["patched"] == [f"{base}/beta.py", overlay[1]]
+    assert (found["files"]["changed"], found["files"]["missing"]) == ([f"{base}/beta.py"], [overlay[1]])
+    assert (found["distributions_affected"], found["unowned"]) == ([], [])
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '"x"', "1"])
+def test_a_list_of_patched_files_that_is_none(environment: Environment, text: str) -> None:
+    done = run("pd-env", "record", environment.root, "--patched", text)
+    assert done.returncode == 2
+    assert "--patched is not an object in JSON" in done.stderr
 
 
 def test_a_file_that_is_not_as_its_wheel_says_is_recorded_as_it_is(environment: Environment) -> None:
@@ -236,7 +262,7 @@ def test_a_changed_mode(environment: Environment) -> None:
 
 def test_an_extra_file(environment: Environment) -> None:
     (environment.site_packages / "alpha/injected.py").write_text("")
-    (environment.site_packages / "alpha/pd_overlay_y.py").write_text("")  # overlays live in site-packages itself only
+    (environment.site_packages / "alpha/pd_overlay_y.py").write_text("")
     code, found = environment.check()
     assert code == 1
     assert [Path(path).name for path in found["files"]["extra"]] == ["injected.py", "pd_overlay_y.py"]

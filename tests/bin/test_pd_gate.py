@@ -202,6 +202,90 @@ def test_a_server_left_over_from_an_earlier_start_is_told_apart(
     assert f"another process answers at {site.url}: pid {os.getpid()} (" in host.status["reason"]
 
 
+# --- patches ----------------------------------------------------------------------------------------------------------
+
+ACTIVE = "active: SGLANG_MINE: sglang.kernel.run is ours"
+PLACED = "active: whole: sglang/x.py is ours"
+DEMANDS = [
+    {"patch": "mine", "variables": ["SGLANG_MINE"], "line": ACTIVE, "path": None},
+    {"patch": "whole", "variables": [], "line": PLACED, "path": "sglang/x.py"},
+]
+
+
+def patched(host: Host, *lines: str, demands: object = DEMANDS, **variables: str) -> tuple[int, str]:
+    """Exit code and last reason of a gate over a server that was started with these variables and logged these lines."""
+    port = free_port()
+    (host.root / "www").mkdir()
+    (host.root / "www/health").touch()
+    host.log(*lines)
+    notes = host.root / "placed.json"
+    notes.write_text(json.dumps({"demands": demands}))
+    command = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port), "--directory", host.root / "www"]
+    with subprocess.Popen(command, env={"PATH": os.environ["PATH"], **variables}, stderr=subprocess.DEVNULL) as main:
+        try:
+            done = host.run(
+                "worker", "--role", "decode", "--url", f"http://127.0.0.1:{port}", "--pid", main.pid, "--patches", notes
+            )
+        finally:
+            main.kill()
+    return done.returncode, str(host.status["reason"])
+
+
+@pytest.mark.parametrize("prefix", ["", "[2026-11-30 08:16:07 TP1] "])
+def test_ready_once_every_patch_that_is_asked_for_reported_itself(host: Host, prefix: str) -> None:
+    assert patched(host, "starting", prefix + ACTIVE, PLACED, SGLANG_MINE="1") == (0, "None")
+
+
+def test_a_patch_that_is_asked_for_but_does_not_report_itself(host: Host) -> None:
+    why = "not active: sglang.kernel cannot be imported: why"
+    code, reason = patched(host, PLACED, why, "ready to roll", SGLANG_MINE="1")
+    assert code == 4
+    assert reason.startswith(
+        f"patch mine is asked for (SGLANG_MINE=1), but not in place: the log lacks the line {ACTIVE!r}"
+    )
+    assert host.status["line"] == why
+
+
+@pytest.mark.parametrize("value", [None, "0", "", "false", "off"])
+def test_a_patch_that_nobody_asks_for_need_not_report_itself(host: Host, value: str | None) -> None:
+    assert patched(host, PLACED, **({} if value is None else {"SGLANG_MINE": value}))[0] == 0
+
+
+def test_a_patch_without_a_variable_is_always_asked_for(host: Host) -> None:
+    code, reason = patched(host, ACTIVE)
+    assert code == 4
+    assert reason.startswith("patch whole is asked for, but not in place")
+
+
+def test_a_value_that_the_patch_does_not_take_for_on_is_not_silent(host: Host) -> None:
+    code, reason = patched(host, PLACED, SGLANG_MINE="yes")
+    assert (code, "(SGLANG_MINE=yes)" in reason) == (4, True)
+
+
+def test_a_longer_line_is_not_the_line(host: Host) -> None:
+    assert patched(host, PLACED, f"server_args=... {ACTIVE}", f"{ACTIVE} not", SGLANG_MINE="1")[0] == 4
+
+
+@pytest.mark.parametrize("demands", [[{}], "x", None, 1])
+def test_notes_of_another_shape_are_a_failure(host: Host, demands: object) -> None:
+    code, reason = patched(host, demands=demands)
+    assert (code, "placed.json: " in reason) == (4, True)
+
+
+def test_without_a_journal_nobody_knows_and_a_patch_that_is_asked_for_is_not_there(host: Host) -> None:
+    (host.programs / "journalctl").write_text("#!/bin/sh\nexit 1\n")
+    assert patched(host, ACTIVE, PLACED, SGLANG_MINE="1")[0] == 4
+
+
+def test_missing_notes_are_a_failure(host: Host, site: Site) -> None:
+    site.answers["/health"] = answer(200)
+    done = host.run(
+        "worker", "--role", "decode", "--url", site.url, "--pid", os.getpid(), "--patches", "/nonexistent/placed.json"
+    )
+    assert done.returncode == 4
+    assert "/nonexistent/placed.json: " in host.status["reason"]
+
+
 # --- progress ---------------------------------------------------------------------------------------------------------
 
 

@@ -16,9 +16,11 @@ from tasks.facts.sections import Sections
 from tasks.facts.system import System
 from tasks.plan.findings import Refused
 from tasks.plan.host import Answer, read_hardware
+from tests.plan.builders import overlay, release
 from tests.plan.judging import healthy_answers
 
 COUNT = 'echo "$*" >>"$ASKED"\n'
+TOLD = release(patches=[overlay(targets={"always": [{"module": "sglang.srt.x", "function": "run"}]})]).patch_request
 HANGS = "exit 124\n"  # as coreutils' timeout ends where it had to stop a command
 
 
@@ -46,10 +48,12 @@ def test_every_section_that_a_check_reads_is_asked(tmp_path: Path) -> None:
         **answers(
             Planned(), tmp_path, {"numactl": "exit 0\n"}, release_file="/x", model_file="/y", site_packages="/z",
             bindings=["numactl --cpunodebind=0 --membind=0", "numactl --cpunodebind=1 --membind=1"],
+            releases=str(tmp_path), sglang="9.9", patches=TOLD,
         ),
     }  # fmt: skip
     assert asked.keys() == healthy_answers([0, 1]).keys()
     assert asked["variables"].status == 3
+    assert asked["patches"].status == 3
     assert asked["files"] == Answer(0, "")
     assert asked["binding numactl --cpunodebind=1 --membind=1"].status == 0
 
@@ -94,7 +98,26 @@ def test_names_in_the_source_of_a_built_release(tmp_path: Path) -> None:
     (tmp_path / "release.json").write_text("{}")
     found = answers(
         Planned(), tmp_path, {}, release_file=str(tmp_path / "release.json"), model_file="/y",
-        site_packages=str(tmp_path / "site"), bindings=[],
+        site_packages=str(tmp_path / "site"), bindings=[], releases=str(tmp_path), sglang="9.9", patches="",
     )  # fmt: skip
     assert found["variables"] == Answer(0, "SGLANG_A\nSGLANG_B")
     assert found["files"].text == str(tmp_path / "release.json")
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["this release", "another of the same SGLang"])
+def test_patches_are_judged_by_a_built_release(tmp_path: Path, own: bool) -> None:
+    site = tmp_path / "releases/r1/env/lib/python3.11/site-packages"
+    (site / "sglang/srt").mkdir(parents=True)
+    (site / "sglang-9.9.dist-info").mkdir()
+    (site / "sglang/srt/x.py").write_text("def walk(): pass\n")
+    asked = {
+        "release_file": "/x", "model_file": "/y", "bindings": [], "releases": str(tmp_path / "releases"), "patches": TOLD,
+        "site_packages": str(site if own else tmp_path / "releases/r2/env/lib/python3.11/site-packages"), "sglang": "9.9",
+    }  # fmt: skip
+    assert answers(Planned(), tmp_path, {}, **asked)["patches"].status == 3, "not built whole"
+    (tmp_path / "releases/r1/release.json").write_text("{}")
+    found = answers(Planned(), tmp_path, {}, **asked)["patches"]
+    assert found == Answer(1, "patch shim looked for run in sglang.srt.x: sglang.srt.x has walk")
+    (site / "sglang/srt/x.py").write_text("def run(): pass\n")
+    assert answers(Planned(), tmp_path, {}, **asked)["patches"] == Answer(0, "fit: shim")
+    assert answers(Planned(), tmp_path, {}, **{**asked, "sglang": "9.8"})["patches"].status == 3

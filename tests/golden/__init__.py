@@ -24,8 +24,9 @@ GOLDEN: dict[str, dict[str, object]] = {
 
 
 def text(name: str) -> str:
-    """Launch script and environment file of every server, exactly as rendered, each under its path."""
+    """Launch script and environment file of every server as rendered but for the release's id, each under its path."""
     plan = catalogue_plan(GOLDEN[name], hardware(TWO_SOCKETS))
     files = [render.instance_files(plan, instance) for instance in plan.instances]
     shown = [file for one in files for file in (one.script, one.environment)]
-    return "".join(f"==> {file.path} <==\n{file.content.decode()}" for file in shown)
+    whole = "".join(f"==> {file.path} <==\n{file.content.decode()}" for file in shown)
+    return whole.replace(plan.release.id, "RELEASE-ID")

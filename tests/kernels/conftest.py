@@ -8,5 +8,6 @@ import torch
 
 os.environ["TRITON_INTERPRET"] = "1"
 PACKAGE = Path(__file__).resolve().parents[2] / "files/kernels/sm120-decode"
-sys.path.insert(0, str(PACKAGE))
+HOOK = PACKAGE.with_name("hook")
+sys.path[:0] = [str(PACKAGE), str(HOOK)]
 torch.set_num_threads(1)  # the arrays are small: threads cost more than they bring

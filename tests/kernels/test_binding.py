@@ -6,11 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pd_overlay_hook
 import pytest
 import yaml
 from pd_overlay_sm120_decode import binding, indexer, sparse_mla
 
-from tests.kernels.conftest import PACKAGE
+from tests.kernels.conftest import HOOK, PACKAGE
 
 MANIFEST = yaml.safe_load((PACKAGE / "manifest.yaml").read_text())
 DECODE = "q, k_cache, indices, topk_length, attn_sink, head_dim_v, softmax_scale, extra_k_cache=None, extra_indices=None, extra_topk_length=None"
@@ -34,7 +35,7 @@ def imported(folder: Path, module: str, function: str, **environment: str) -> su
     clean = {name: value for name, value in os.environ.items() if not name.startswith("SGLANG_")}
     return subprocess.run(
         [sys.executable, "-c", code],
-        env=clean | environment | {"PYTHONPATH": f"{PACKAGE}:{folder}"},
+        env=clean | environment | {"PYTHONPATH": f"{PACKAGE}:{HOOK}:{folder}"},
         capture_output=True,
         text=True,
     )
@@ -58,9 +59,16 @@ def test_the_manifest_names_every_file() -> None:
     assert set(MANIFEST["files"]) == there
 
 
+def test_the_manifest_names_the_parameters() -> None:
+    """So that pd-patch compares the installed function with ours before anything is placed."""
+    for variable, function in ((MLA, sparse_mla.flash_mla_sparse_decode), (INDEXER, indexer.fp8_paged_mqa_logits)):
+        for target in MANIFEST["targets"][variable]:
+            assert target["parameters"] == pd_overlay_hook.parameters(function)
+
+
 def test_parameters_are_those_of_upstream() -> None:
-    assert ", ".join(binding.parameters(sparse_mla.flash_mla_sparse_decode)) == DECODE.replace("=None", "")
-    assert ", ".join(binding.parameters(indexer.fp8_paged_mqa_logits)) == LOGITS.replace("=True", "")
+    assert ", ".join(pd_overlay_hook.parameters(sparse_mla.flash_mla_sparse_decode)) == DECODE.replace("=None", "")
+    assert ", ".join(pd_overlay_hook.parameters(indexer.fp8_paged_mqa_logits)) == LOGITS.replace("=True", "")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +96,7 @@ def test_a_module_without_the_function_is_an_error(tmp_path: Path) -> None:
     stand_in(tmp_path, module, "something_else", LOGITS)
     ran = imported(tmp_path, module, "something_else", **{INDEXER: "1"})
     assert ran.returncode != 0
-    assert f"{INDEXER}=1, but {module} has no fp8_paged_mqa_logits_torch_sm120" in ran.stderr
+    assert f"{INDEXER} asks for it, but {module} has no fp8_paged_mqa_logits_torch_sm120" in ran.stderr
 
 
 def test_other_parameters_are_an_error_with_both_sides(tmp_path: Path) -> None:
@@ -96,7 +104,7 @@ def test_other_parameters_are_an_error_with_both_sides(tmp_path: Path) -> None:
     stand_in(tmp_path, module, "flash_mla_sparse_decode_triton", "q, k_cache, new_one")
     ran = imported(tmp_path, module, "flash_mla_sparse_decode_triton", **{MLA: "1"})
     assert ran.returncode != 0
-    assert "takes q, k_cache, new_one; the kernel was written for q, k_cache, indices" in ran.stderr
+    assert "takes q, k_cache, new_one; ours was written for q, k_cache, indices" in ran.stderr
 
 
 def test_a_backend_that_never_calls_the_kernel_is_an_error(tmp_path: Path) -> None:

@@ -79,10 +79,10 @@ EDITS = {
     "owner": ("chown root /var/lib/sglang-pd/models", "System | Folder /var/lib/sglang-pd/models"),
     "package": (f"rm -r {SITE}/markdown_it {SITE}/markdown_it_py-*", "Runtime | Release "),
     "file in a package": (f"echo '# by hand' >>{SITE}/mdurl/_parse.py", "Runtime | Release "),
-    "overlay": (f"echo '# by hand' >>{SITE}/pd_overlay_cpu_engine/__init__.py", "Kernels | Overlay cpu-engine"),
+    "overlay": (f"echo '# by hand' >>{SITE}/pd_overlay_cpu_engine/__init__.py", "Runtime | Release "),
     "disabled unit": (f"systemctl disable -q {UNITS[1]}", f"Services | Enabled {UNITS[1]}"),
     "stopped unit": (f"systemctl stop {UNITS[2]}", "Services | Running: router"),
-    "removed folder": ("rmdir /var/lib/sglang-pd/cache/probe; rm -r /var/lib/sglang-pd/cache", "System | Folder /var/lib/sglang-pd/cache"),
+    "removed folder": ("rm -r /var/lib/sglang-pd/cache/sglang-*", "System | Folder /var/lib/sglang-pd/cache/sglang-"),
 }  # fmt: skip
 
 

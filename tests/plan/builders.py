@@ -18,9 +18,10 @@ from tasks.plan import settings as settings_module
 from tasks.plan.host import Answer, Hardware, System
 from tasks.plan.instances import Instance
 from tasks.plan.model import ModelProfile
+from tasks.plan.patches import Patch, PatchManifest
 from tasks.plan.paths import Paths
 from tasks.plan.playbook import Plan
-from tasks.plan.release import Manifest, Overlay, Release
+from tasks.plan.release import Manifest, Release
 from tasks.plan.settings import Settings
 from tests.node import hardware as recorded_hardware
 from tests.plan import proofs
@@ -84,14 +85,39 @@ def manifest(**changes: object) -> Manifest:
     return Manifest.model_validate({**fields, **changes})
 
 
+def overlay(name: str = "shim", files: Mapping[str, bytes] | None = None, **manifest: object) -> Patch:
+    """An overlay of two files, for every SGLang and GPU."""
+    files = (
+        files
+        if files is not None
+        else {f"pd_overlay_{name}/__init__.py": b"one\n", f"pd_overlay_{name}.pth": b"import x\n"}
+    )
+    return Patch(patch_manifest(name=name, files=list(files), **manifest), files)
+
+
+def patch_manifest(**changes: object) -> PatchManifest:
+    """Of an overlay; None takes a field away."""
+    fields: dict[str, object] = {
+        "name": "shim",
+        "description": "for tests",
+        "why": "to test",
+        "sglang": "",
+        "apply": "overlay",
+        "files": ["pd_overlay_shim.pth"],
+        "tests": "tests/plan",
+        "source": "written for a test",
+    }
+    return PatchManifest.model_validate({k: v for k, v in {**fields, **changes}.items() if v is not None})
+
+
 def release(
     found: Manifest | None = None,
     python: str = "3.11",
     lock: str = "sglang==9.9 --hash=sha256:00\n",
     router_lock: str = "sglang-router==9.3 --hash=sha256:00\n",
-    overlays: Iterable[Overlay] = (),
+    patches: Iterable[Patch] = (),
 ) -> Release:
-    return Release(found or manifest(), python, lock, router_lock, tuple(overlays))
+    return Release(found or manifest(), python, lock, router_lock, tuple(patches))
 
 
 def profile(**changes: object) -> ModelProfile:
@@ -278,7 +304,9 @@ def plan(
 def catalogue_plan(data: Mapping[str, object], found: Hardware, api_key: str | None = None) -> Plan:
     """A plan with a release and a model of files/, as the deploy makes it from group_data/all.py and `data`."""
     wanted = settings(**data)
-    described = catalogue.described(catalogue.manifest(wanted.release), "3.11", wanted.torch_wheel, wanted.router)
+    named = catalogue.manifest(wanted.release)
+    patches = catalogue.chosen_patches(named, wanted.patches, wanted.patch_dir)
+    described = catalogue.described(named, "3.11", wanted.torch_wheel, wanted.router, patches)
     made = plan(wanted, found, described.release, catalogue.profile(wanted.model), api_key)
     return replace(made, arguments=described.arguments)
 

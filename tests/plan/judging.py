@@ -18,6 +18,7 @@ from tests.plan.builders import (
     TWO_SOCKETS,
     hardware_sections,
     manifest,
+    overlay,
     plan,
     release,
     settings,
@@ -84,6 +85,7 @@ def healthy_answers(nodes: list[int]) -> dict[str, Answer]:
         "owners": "1\tssh.service\tsshd: listener",
         "files": "",
         "variables": "SGLANG_HOST_IP\nSGLANG_USE_SOMETHING",
+        "patches": "fit: shim",
         **{f"binding numactl --cpunodebind={n} --membind={n}": "" for n in set(nodes)},
     }  # fmt: skip
     sysctl = (
@@ -122,7 +124,7 @@ def found(
         answers,
         NOW,
         hardware,
-        made or plan(wanted, hardware, release(of_release)),
+        made or plan(wanted, hardware, release(of_release, patches=[overlay(compute_capabilities=["12.0"])])),
     )
 
 

@@ -4,7 +4,6 @@ import pytest
 
 from tasks import catalogue
 from tasks.plan.errors import PlanError
-from tests.plan.builders import manifest
 
 RELEASES = sorted(path.parent.name for path in catalogue.LOCKS.glob("*/server.in"))
 MODELS = sorted(path.stem for path in catalogue.MODELS.glob("*.yaml"))
@@ -80,12 +79,6 @@ def test_a_release_without_a_lock_for_a_python() -> None:
     with pytest.raises(PlanError) as error:
         catalogue.release(catalogue.manifest("sglang-0.5.23-cu130"), "3.13", "cpu")
     assert "has no lock python3.13.txt" in line_of(error)
-
-
-def test_a_patch_that_is_not_there() -> None:
-    with pytest.raises(PlanError) as error:
-        catalogue.overlay("no-such-patch", manifest())
-    assert "names patch 'no-such-patch': files/kernels/no-such-patch/manifest.yaml is not there" in line_of(error)
 
 
 def test_a_release_without_a_lock_is_built_nowhere() -> None:

@@ -136,6 +136,10 @@ CASES: list[tuple[str, dict[str, str | Answer | None], dict[str, object], Level,
     ("service/environment/known", {}, {}, HEALTHY, "SGLANG_HOST_IP stand in the source (2 names)"),
     ("service/environment/known", {}, {"prefill_environment": {"SGLANG_USE_SOMTHING": "1"}}, ERROR, "no installed code reads SGLANG_USE_SOMTHING|Did you mean SGLANG_USE_SOMETHING?"),
     ("service/environment/known", {}, {"decode_environment": {"OTHER_VARIABLE": "1"}}, HEALTHY, "SGLANG_HOST_IP"),
+    ("gpu/patches/capability", {}, {}, HEALTHY, "1 patches serve 12.0"),
+    ("gpu/patches/capability", {"gpus": EIGHT.replace("12.0", "10.0")}, {}, ERROR, "patch shim is for compute capability 12.0, GPU 0 has 10.0"),
+    ("release/patches/fit", {}, {}, HEALTHY, "shim fit what is installed"),
+    ("release/patches/fit", {"patches": Answer(1, "patch shim looked for a.b\npatch shim looked for a.c")}, {}, ERROR, "patch shim looked for a.b; patch shim looked for a.c"),
 ]  # fmt: skip
 
 
@@ -199,6 +203,7 @@ READS = {
     "host/limits/memlock": ("limits", True),
     "host/limits/nofile": ("limits", True),
     "service/environment/known": ("variables", True),
+    "release/patches/fit": ("patches", True),
 }
 UNREADABLE_ONLY = ["gpu/topology/matrix"]
 BAD_ANSWERS = {
@@ -279,6 +284,7 @@ def test_whatever_a_tool_says_a_check_answers_and_never_raises(text: str, check:
 def test_what_this_run_makes_is_incomplete_without_stopping_it() -> None:
     for check, section, status in (
         ("service/environment/known", "variables", 3),
+        ("release/patches/fit", "patches", 3),
         ("numa/binding/works", "binding numactl --cpunodebind=0 --membind=0", 127),
     ):
         said = finding(check, {section: Answer(status, "")})

@@ -133,7 +133,9 @@ def test_settings_that_contradict_each_other() -> None:
         settings(existing_paths=["/srv/wheels"])
     with pytest.raises(PlanError, match="existing_python"):
         settings(environment="existing", existing_python="/opt/torch/.venv")
-    assert settings(environment="existing", existing_python=PYTHON).existing_python == PYTHON
+    with pytest.raises(PlanError, match='nothing is placed into environment = "existing"; leave it out'):
+        settings(environment="existing", existing_python=PYTHON, patches=["sm120-decode"])
+    assert settings(environment="existing", existing_python=PYTHON, patches=[]).existing_python == PYTHON
 
 
 def test_manifest_of_a_cpu_release_asks_for_no_cuda() -> None:

@@ -100,7 +100,7 @@ def test_what_a_pin_is_there_instead_of_stays_too() -> None:
 def test_a_description_brings_back_the_same_release() -> None:
     manifest = catalogue.manifest("sglang-0.5.20-cpu")
     described = catalogue.described(manifest, "3.11", "cpu", "smg")
-    assert described.release.overlays, "patches with their bytes are part of it"
+    assert described.release.patches, "patches with their bytes are part of it"
     text = described.to_json().decode()
     read = kept.read_description(text, described.release.id, "FILE")
     assert read == described

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from tasks.plan.playbook import Plan
-from tasks.plan.release import Overlay
-from tests.plan.builders import API_KEY, TWO_SOCKETS, hardware, manifest, plan, profile, release, settings
+from tests.plan.builders import API_KEY, TWO_SOCKETS, hardware, manifest, overlay, plan, profile, release, settings
 
-SHIM = Overlay("shim", {"pd_overlay_shim.pth": b"import x\n"}, ())
+SHIM = overlay()
 
 
 def made(**changes: object) -> Plan:
@@ -48,6 +47,16 @@ def test_only_what_servers_write_belongs_to_them() -> None:
     }
 
 
+def test_what_a_server_compiles_serves_its_own_release_only() -> None:
+    variables = [
+        {variable.name: variable.value for variable in found.workers[0].environment}
+        for found in (plan(settings(), hardware(TWO_SOCKETS), release(patches=patches)) for patches in ([], [SHIM]))
+    ]
+    for name in ("XDG_CACHE_HOME", "TRITON_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE"):
+        assert variables[0][name] != variables[1][name]
+    assert variables[0]["HF_HOME"] == variables[1]["HF_HOME"]
+
+
 def test_kernels_are_compiled_ahead_as_the_server_would_look_for_them() -> None:
     built = release(manifest(jit=["package:gen_norm"]))
     found = plan(settings(), hardware(TWO_SOCKETS), built)
@@ -82,11 +91,13 @@ def test_a_revision_of_the_settings_wins() -> None:
 
 
 def test_the_builder_is_told_the_same_identity() -> None:
-    found = plan(settings(), hardware(TWO_SOCKETS), release(overlays=[SHIM]))
+    found = plan(settings(), hardware(TWO_SOCKETS), release(patches=[SHIM]))
     spec = json.loads(found.build_spec.content)
     assert (spec["id"], spec["python"]) == (found.release.id, "3.11")
     assert spec["patches"] == {"shim": SHIM.sha256}
     assert {spec["lock"], spec["router_lock"]} == {file.path for file in found.lock_files}
+    assert found.patches_file is not None and spec["patches_file"] == found.patches_file.path
+    assert json.loads(made().build_spec.content)["patches_file"] is None
 
 
 def test_package_sources_reach_the_builder() -> None:
@@ -110,10 +121,10 @@ def test_a_release_is_probed_in_the_environment_of_its_servers() -> None:
     assert variables[1:] == ["variables", f"{found.release_directory}/env", "SGLANG_HOST_IP"]
 
 
-def test_a_variable_that_an_overlay_reads_is_not_looked_for_in_the_source() -> None:
-    overlay = Overlay("x", {"x.py": b""}, ("SGLANG_OF_THE_OVERLAY",))
+def test_a_variable_that_a_patch_reads_is_not_looked_for_in_the_source() -> None:
+    patch = overlay("x", environment=["SGLANG_OF_THE_OVERLAY"])
     wanted = settings(decode_environment={"SGLANG_OF_THE_OVERLAY": "1", "SGLANG_OTHER": "1"})
-    found = plan(wanted, hardware(TWO_SOCKETS), release(overlays=[overlay]))
+    found = plan(wanted, hardware(TWO_SOCKETS), release(patches=[patch]))
     assert found.judged_variables == ["SGLANG_HOST_IP", "SGLANG_OTHER"]
 
 

@@ -1,28 +1,30 @@
 """Identity of a release, its arguments, and versions compared."""
 
+import json
 import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.plan.release import Overlay, at_least, damage, driver_cuda, unknown_arguments
-from tests.plan.builders import manifest, release
+from tasks.plan.patches import Patch
+from tasks.plan.release import at_least, damage, driver_cuda, patch_changes, unknown_arguments
+from tests.plan.builders import manifest, overlay, release
 
-SHIM = Overlay("shim", {"pd_overlay_shim/__init__.py": b"one\n", "pd_overlay_shim.pth": b"import x\n"}, ())
-KERNEL = Overlay("kernel", {"pd_overlay_kernel/__init__.py": b"two\n"}, ("SGLANG_X",))
+SHIM = overlay()
+KERNEL = overlay("kernel", {"pd_overlay_kernel/__init__.py": b"two\n"}, environment=["SGLANG_X"])
 
 
 # ---- id
 
 
 def test_the_same_inputs_give_the_same_id() -> None:
-    assert release(overlays=[SHIM, KERNEL]).id == release(overlays=[SHIM, KERNEL]).id
+    assert release(patches=[SHIM, KERNEL]).id == release(patches=[SHIM, KERNEL]).id
 
 
-def test_the_order_of_overlays_and_of_their_files_does_not_matter() -> None:
-    turned = Overlay(SHIM.name, dict(reversed(SHIM.files.items())), SHIM.environment)
-    assert release(overlays=[SHIM, KERNEL]).id == release(overlays=[KERNEL, turned]).id
+def test_the_order_of_patches_and_of_their_files_does_not_matter() -> None:
+    turned = Patch(SHIM.manifest, dict(reversed(SHIM.files.items())))
+    assert release(patches=[SHIM, KERNEL]).id == release(patches=[KERNEL, turned]).id
 
 
 @pytest.mark.parametrize(
@@ -32,12 +34,13 @@ def test_the_order_of_overlays_and_of_their_files_does_not_matter() -> None:
         release(lock="sglang==9.9 --hash=sha256:00\n\n"),
         release(router_lock="sglang-router==9.4 --hash=sha256:00\n"),
         release(python="3.12"),
-        release(overlays=[SHIM]),
-        release(overlays=[KERNEL]),
-        release(overlays=[SHIM, KERNEL]),
-        release(overlays=[Overlay("shim", {**SHIM.files, "pd_overlay_shim.pth": b"import y\n"}, ())]),
-        release(overlays=[Overlay("shim", {**SHIM.files, "pd_overlay_shim/more.py": b""}, ())]),
-        release(overlays=[Overlay("other", SHIM.files, ())]),
+        release(patches=[SHIM]),
+        release(patches=[KERNEL]),
+        release(patches=[SHIM, KERNEL]),
+        release(patches=[overlay(files={**SHIM.files, "pd_overlay_shim.pth": b"import y\n"})]),
+        release(patches=[overlay(files={**SHIM.files, "pd_overlay_shim/more.py": b""})]),
+        release(patches=[overlay("other", SHIM.files)]),
+        release(patches=[overlay(environment=["SGLANG_Y"])]),
         release(manifest(name="sglang-9.9-cu140")),
     ],
 )
@@ -46,7 +49,10 @@ def test_any_other_input_gives_another_id(other: object) -> None:
 
 
 def test_ids_differ_from_one_another() -> None:
-    variants = [release(), release(python="3.12"), release(overlays=[SHIM]), release(overlays=[KERNEL])]
+    variants = [
+        release(), release(python="3.12"), release(patches=[SHIM]), release(patches=[KERNEL]),
+        release(patches=[overlay(environment=["SGLANG_Y"])]), release(patches=[overlay(compute_capabilities=["9.0"])]),
+    ]  # fmt: skip
     assert len({variant.id for variant in variants}) == len(variants)
 
 
@@ -63,9 +69,18 @@ def test_what_changes_nothing_on_disk_keeps_the_id() -> None:
     assert release(described).id == release().id
 
 
-def test_entries_of_site_packages_that_belong_to_no_overlay() -> None:
-    found = ["pd_overlay_shim", "pd_overlay_shim.pth", "pd_overlay_old", "pd_overlay_old.pth"]
-    assert release(overlays=[SHIM]).unwanted_overlays(found) == ["pd_overlay_old", "pd_overlay_old.pth"]
+def test_a_switch_of_releases_says_what_happens_to_patches() -> None:
+    changed = overlay("kernel", {"pd_overlay_kernel/__init__.py": b"other\n"})
+    serving = json.dumps({"patches": {"kernel": changed.sha256, "old": "00", "shim": SHIM.sha256}})
+    assert patch_changes([KERNEL, SHIM], serving) == [
+        "patch kernel: another version placed (overlay, 1 files)",
+        "patch old: taken out, SGLang's own is back",
+    ]
+
+
+@pytest.mark.parametrize("serving", [None, "", "not JSON", "[]", '{"patches": null}', '{"id": "old"}'])
+def test_where_nothing_serves_every_patch_is_placed(serving: str | None) -> None:
+    assert patch_changes([SHIM], serving) == ["patch shim: placed (overlay, 2 files)"]
 
 
 # ---- arguments

@@ -11,7 +11,8 @@ NOT_BUILT = 3  # the section's status as long as the release is not built
 @check(
     "service/environment/known",
     "plan",
-    judges="every SGLANG_* variable of the servers stands in the release's source; judged once it is built",
+    judges="every SGLANG_* variable of the servers stands in the release's source or belongs to one of its patches; "
+    "judged once it is built",
     source="SGLang ignores a misspelt variable without a word",
     settings=("worker_environment", "prefill_environment", "decode_environment", "server_environment"),
     ask="grep -r SGLANG_ SITE_PACKAGES/sglang",
@@ -20,7 +21,7 @@ def known(found: Found) -> Verdict:
     assert found.plan is not None
     wanted = found.plan.judged_variables
     if not wanted:
-        return healthy("no SGLANG_ variable beside those that an overlay reads")
+        return healthy("no SGLANG_ variable beside those that a patch reads")
     answer = found.answers.get("variables")
     if answer is not None and answer.status == NOT_BUILT:
         raise Later(f"{', '.join(wanted)}: judged once the release is built")
@@ -31,7 +32,8 @@ def known(found: Found) -> Verdict:
     if unread:
         return error(
             f"no installed code reads {', '.join(unread)}",
-            f"correct the name, or take it out of the settings or the model's profile.{nearest(unread[0], names)}",
+            "correct the name, take it out of the settings or the model's profile, or name the patch that reads it in "
+            f"setting patches.{nearest(unread[0], names)}",
             *(f"{name}: not in {len(names)} names of the source" for name in unread),
         )
     return healthy(f"{', '.join(wanted)} stand in the source ({len(names)} names)")

@@ -21,7 +21,7 @@ def _install() -> None:
     from . import absent, nixl
 
     sys.meta_path.append(absent.Finder())  # last: an installed package wins over its stand-in
-    sys.meta_path.insert(0, nixl.Finder())  # first: it has to see the import before the usual finder
+    nixl.install()
 
 
 if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":

@@ -1,8 +1,8 @@
 """NIXL's agent, fitted to a CPU server: its memory is host memory, and it shares few cores."""
 
 import functools
-from importlib.abc import MetaPathFinder
-from importlib.machinery import PathFinder, SourceFileLoader
+
+import pd_overlay_hook as hook
 
 MODULE = "nixl_cu13._api"
 METHODS = ("register_memory", "get_reg_descs", "get_xfer_descs", "prep_xfer_dlist")
@@ -36,19 +36,12 @@ def _patient(config_class):
     return Patient
 
 
-class _Loader(SourceFileLoader):
-    def exec_module(self, module):
-        super().exec_module(module)
-        for name in METHODS:
-            setattr(module.nixl_agent, name, _on_host(getattr(module.nixl_agent, name)))
-        module.nixlBind.nixlAgentConfig = _patient(module.nixlBind.nixlAgentConfig)
+def _fit(module):
+    for name in METHODS:
+        setattr(module.nixl_agent, name, _on_host(getattr(module.nixl_agent, name)))
+    module.nixlBind.nixlAgentConfig = _patient(module.nixlBind.nixlAgentConfig)
+    hook.report("SGLANG_USE_CPU_ENGINE", MODULE, "nixl_agent")
 
 
-class Finder(MetaPathFinder):
-    def find_spec(self, fullname, path=None, target=None):
-        if fullname != MODULE:
-            return None
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is not None:
-            spec.loader = _Loader(spec.loader.name, spec.loader.path)
-        return spec
+def install():
+    hook.after(MODULE, _fit)
