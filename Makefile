@@ -5,7 +5,7 @@ VENV := .venv
 SUITE := $(VENV)/.complete
 KERNELS := .venv-kernels/.complete
 
-.PHONY: help rehearse test test-kernels lint bench lock node-down clean
+.PHONY: help rehearse test test-release test-kernels lint bench lock node-down clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -15,6 +15,9 @@ rehearse: $(SUITE) packages ## bare simulated host to verified answers, twice; K
 
 test: $(SUITE) packages browser test-kernels ## every test, those on simulated hosts included
 	@$(VENV)/bin/python -m pytest
+
+test-release: $(SUITE) packages ## the default GPU release and 0.5.17 beside it, installed for real on a simulated host; 20 GB
+	@EVERY_RELEASE=1 $(VENV)/bin/python -m pytest tests/node/test_release.py
 
 test-kernels: $(KERNELS) ## the GPU kernels alone, under Triton's interpreter and compiled for sm_120; no GPU needed
 	@.venv-kernels/bin/python -m pytest tests/kernels -W ignore::DeprecationWarning

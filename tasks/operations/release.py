@@ -9,7 +9,7 @@ from typing import Any
 from pyinfra import host
 from pyinfra.api import FunctionCommand, StringCommand, operation
 
-from tasks.operations.following import run_and_log, say
+from tasks.operations.following import pass_checks, run_and_log, say
 from tasks.plan.release import damage
 
 Commands = Generator[StringCommand | FunctionCommand, None, None]
@@ -47,6 +47,6 @@ def current(directory: str, link: str, found: str, checks: Sequence[str]) -> Com
         host.noop(f"{link} points at {directory}")
         return
     for check in checks:
-        yield StringCommand(check)
+        yield FunctionCommand(pass_checks, [check], {})
     new = shlex.quote(f"{link}.new")
     yield StringCommand(f"ln -sfnT {shlex.quote(directory)} {new} && mv -fT {new} {shlex.quote(link)}")

@@ -36,6 +36,7 @@ IMPORTS = [
     "sglang.srt.models.registry",
     "nixl",
 ]
+GPU_IMPORTS = ["sgl_kernel"]  # its code for the card is chosen, and the driver's library loaded, while it is imported
 KERNEL_SETTINGS = ("net.ipv4.ip_local_reserved_ports", "kernel.numa_balancing")
 KERNEL_LIMITS = ("net.ipv4.ip_local_port_range", "fs.nr_open")  # only read
 
@@ -196,15 +197,19 @@ class Plan:
             "torch": manifest.torch,
             "cuda": manifest.cuda,
             "nixl_plugins": ["UCX"],
+            "arguments": {worker.name: worker.words for worker in self.workers},
             "environment": {variable.name: variable.value for variable in self.workers[0].environment},
         }
+        if manifest.device == "cuda":
+            expected["gpu_imports"] = GPU_IMPORTS
         if self.ordinary_torch:
             del expected["cuda"]  # a CUDA build serves the CPU too
         variables = self.judged_variables
         environment = f"{self.release_directory}/env"
+        of_router = ["--module", self.router.module, "--arguments", json.dumps(self.router.words)]
         return (
             shlex.join([tool, "probe", environment, "--expect", json.dumps(expected)]),
-            shlex.join([tool, "probe-router", f"{self.release_directory}/router", "--module", self.router.module]),
+            shlex.join([tool, "probe-router", f"{self.release_directory}/router", *of_router]),
             *([shlex.join([tool, "variables", environment, *variables])] if variables else []),
         )
 

@@ -33,20 +33,22 @@ class Result:
         return [operation["name"] for operation in self.report["plan"] if operation["hosts_with_change"]]
 
 
-def command_line(*arguments: str, inventory: str = INVENTORY, **data: object) -> list[str]:
+def command_line(
+    *arguments: str, inventory: str = INVENTORY, operations: str = "deploy.py", **data: object
+) -> list[str]:
     """The pyinfra command; `data` becomes --data NAME=VALUE."""
     values = [word for name, value in data.items() for word in ("--data", f"{name}={value}")]
-    return [str(Path(sys.executable).with_name("pyinfra")), *arguments, inventory, "deploy.py", *values]
+    return [str(Path(sys.executable).with_name("pyinfra")), *arguments, inventory, operations, *values]
 
 
 def environment(node: Node) -> dict[str, str]:
     return {**os.environ, "NODE": node.name}
 
 
-def deploy(node: Node, *arguments: str, **data: object) -> Result:
+def deploy(node: Node, *arguments: str, operations: str = "deploy.py", **data: object) -> Result:
     """`pyinfra ARGUMENTS inventory deploy.py --json`: `-y` runs it, `--dry` only plans."""
     ran = subprocess.run(
-        command_line(*arguments, "--json", **data), cwd=REPOSITORY, env=environment(node), stdin=subprocess.DEVNULL,
+        command_line(*arguments, "--json", operations=operations, **data), cwd=REPOSITORY, env=environment(node), stdin=subprocess.DEVNULL,
         capture_output=True, text=True,
     )  # fmt: skip
     last = ran.stdout.strip().splitlines()[-1:] or [""]

@@ -90,7 +90,11 @@ def test_a_release_is_probed_in_the_environment_of_its_servers() -> None:
     expected = json.loads(probe[probe.index("--expect") + 1])
     assert expected["environment"] == {variable.name: variable.value for variable in found.workers[0].environment}
     assert (expected["torch"], expected["cuda"]) == ("9.1.0", "13.0")
-    assert router[2:] == [f"{found.release_directory}/router", "--module", "sglang_router.launch_router"]
+    assert list(expected["arguments"]) == ["prefill", "decode"]
+    assert expected["arguments"]["decode"][:2] == ["--model-path", found.paths.model]
+    assert expected["gpu_imports"] == ["sgl_kernel"]
+    assert router[2:5] == [f"{found.release_directory}/router", "--module", "sglang_router.launch_router"]
+    assert json.loads(router[6])[:2] == ["--pd-disaggregation", "--prefill"]
     assert variables[1:] == ["variables", f"{found.release_directory}/env", "SGLANG_HOST_IP"]
 
 
@@ -105,7 +109,9 @@ def test_a_cuda_build_of_torch_may_serve_a_release_for_the_cpu() -> None:
     cpu = manifest(device="cpu", cuda=None)
     for lock, judged in (("torch==9.1.0+cpu --hash=x\n", True), ("torch==9.1.0 --hash=x\n", False)):
         probe = plan(settings(), hardware(TWO_SOCKETS), release(cpu, lock=lock)).release_checks[0]
-        assert ("cuda" in json.loads(shlex.split(probe)[-1])) is judged
+        expected = json.loads(shlex.split(probe)[-1])
+        assert ("cuda" in expected) is judged
+        assert "gpu_imports" not in expected
 
 
 def test_the_questions_go_through_the_router() -> None:
