@@ -115,6 +115,7 @@ def _admitted(admission: Admission) -> Plan:
         model_file=plan.model_file,
         site_packages=plan.site_packages,
         bindings=plan.bindings,
+        wheelhouse=wanted.package_wheelhouse,
     )
     found = replace(found, answers={**answers, **of_plan}, plan=plan)
     admission.add(*of_hardware, *checks.judged(found, "plan"))

@@ -28,6 +28,7 @@ def build(plan: Plan) -> None:
         environment=plan.paths.uv_environment,
         python=plan.release.python,
         lock=plan.uv_lock.path,
+        sources=plan.uv_sources,
         installed=found[plan.uv_metadata].kind == "file",
     )
     release.built(

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from tasks.plan import lock
 from tasks.plan.checks.disk import RELEASE_GB
 from tasks.plan.files import WantedDirectory, WantedFile
 from tasks.plan.findings import Finding
 from tasks.plan.host import Hardware, System
 from tasks.plan.instances import Instance
+from tasks.plan.lock import Pin
 from tasks.plan.model import ModelProfile
 from tasks.plan.paths import TARGET, Paths
 from tasks.plan.placement import ROLES
@@ -168,6 +170,25 @@ class Plan:
         return WantedFile(f"{self.paths.locks}/uv.txt", self.uv_requirement.encode())
 
     @property
+    def uv_sources(self) -> tuple[str, ...]:
+        """pip's options for where uv comes from; () where the host's own configuration says it."""
+        settings = self.settings
+        if settings.package_wheelhouse:
+            return ("--isolated", "--no-index", "--find-links", settings.package_wheelhouse)
+        return (
+            *(("--index-url", settings.package_index) if settings.package_index else ()),
+            *(word for url in settings.package_extra_indexes for word in ("--extra-index-url", url)),
+            *(word for place in settings.package_find_links for word in ("--find-links", place)),
+            *(("--cert", settings.package_certificate) if settings.package_certificate else ()),
+        )
+
+    @cached_property
+    def pins(self) -> tuple[Pin, ...]:
+        """Every package that this host installs: of both locks, and uv."""
+        texts = {"lock": self.release.lock, "router's lock": self.release.router_lock, "uv.txt": self.uv_requirement}
+        return tuple({pin: None for where, text in texts.items() for pin in lock.read(text, where)})
+
+    @property
     def uv_metadata(self) -> str:
         """A file that is there when the wanted uv is installed."""
         version = self.uv_requirement.split()[0].partition("==")[2]
@@ -221,7 +242,7 @@ class Plan:
     @property
     def build_spec(self) -> WantedFile:
         """What pd-build is told."""
-        settings, lock_files = self.settings, self.lock_files
+        settings, lock_files, wheelhouse = self.settings, self.lock_files, self.settings.package_wheelhouse
         spec = {
             "id": self.release.id,
             "name": self.release.manifest.name,
@@ -235,7 +256,8 @@ class Plan:
             "patches": {overlay.name: overlay.sha256 for overlay in self.release.overlays},
             "index_url": settings.package_index,
             "extra_index_urls": settings.package_extra_indexes,
-            "find_links": settings.package_find_links,
+            "find_links": [wheelhouse] if wheelhouse else settings.package_find_links,
+            "no_index": wheelhouse is not None,
             "certificate": settings.package_certificate,
             "link_mode": None,
             "pd_env": f"{self.paths.bin}/pd-env",

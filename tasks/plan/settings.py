@@ -51,6 +51,7 @@ class Settings(BaseModel):
     package_extra_indexes: list[str]
     package_find_links: list[str]
     package_certificate: AbsolutePath | None
+    package_wheelhouse: AbsolutePath | None
 
     root_dir: AbsolutePath
     config_dir: AbsolutePath
@@ -214,6 +215,13 @@ def _contradictions(settings: Settings) -> list[str]:
                     f"setting {scope}[{name!r}] = {value!r}: expandable_segments breaks cuda_ipc under NIXL, "
                     "KV would move at 0.4 GB/s; leave it out"
                 )
+    if settings.package_wheelhouse is not None:
+        others = [n for n in ("package_index", "package_extra_indexes", "package_find_links") if getattr(settings, n)]
+        if others:
+            lines.append(
+                f"setting package_wheelhouse = {settings.package_wheelhouse!r} means that folder alone: "
+                f"leave out {' and '.join(others)}"
+            )
     for role in ("prefill", "decode"):
         gpus, instances, parallel = (settings.of_role(role, n) for n in ("gpus", "instances", "tensor_parallel"))
         if gpus is not None and len(gpus) != instances * parallel:

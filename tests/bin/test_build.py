@@ -365,6 +365,22 @@ def test_wheel_folder_that_lacks_one_wheel_names_it(host: Host) -> None:
     failed(host, host.run(), "beta==2.0", "not found")
 
 
+def test_with_no_index_neither_the_hosts_index_nor_its_folders_are_asked(host: Host) -> None:
+    more = host.root / "more"
+    more.mkdir()
+    shutil.move(host.beta, more)
+    (host.root / ".config/uv").mkdir(parents=True)
+    (host.root / ".config/uv/uv.toml").write_text(f'find-links = ["{more}"]\n')
+    with index(more) as found:
+        host.environ |= {"UV_DEFAULT_INDEX": found.url, "UV_INDEX": found.url, "UV_FIND_LINKS": str(more)}
+        host.environ |= {"PIP_INDEX_URL": found.url, "PIP_FIND_LINKS": str(more)}
+        failed(host, host.run(), "beta==2.0", "not found")
+        assert found.authorizations == [], "not one request"
+        host.spec |= {"no_index": False, "find_links": []}
+        assert host.run().returncode == 1, "beta is there, alpha is not"
+        assert found.authorizations != []
+
+
 def test_other_version_than_pinned_names_the_pin(host: Host) -> None:
     with index(host.wheels) as found:
         from_index(host, found.url)

@@ -84,6 +84,27 @@ def test_package_sources_reach_the_builder() -> None:
     assert [spec[key] for key in ("index_url", "extra_index_urls", "find_links", "certificate")] == list(given.values())
 
 
+def test_the_installer_of_packages_comes_from_the_same_places() -> None:
+    assert made().uv_sources == ()
+    found = made(
+        package_index="http://mirror/simple", package_extra_indexes=["http://mirror/cpu"],
+        package_find_links=["/a", "/b"], package_certificate="/etc/ssl/mirror.pem",
+    )  # fmt: skip
+    assert found.uv_sources == (
+        "--index-url", "http://mirror/simple", "--extra-index-url", "http://mirror/cpu",
+        "--find-links", "/a", "--find-links", "/b", "--cert", "/etc/ssl/mirror.pem",
+    )  # fmt: skip
+
+
+def test_from_a_wheel_folder_nothing_else_is_asked() -> None:
+    found = made(package_wheelhouse="/srv/wheels")
+    spec = json.loads(found.build_spec.content)
+    assert (spec["find_links"], spec["no_index"], spec["index_url"]) == (["/srv/wheels"], True, None)
+    assert found.uv_sources == ("--isolated", "--no-index", "--find-links", "/srv/wheels")
+    assert json.loads(made().build_spec.content)["no_index"] is False
+    assert {pin.name for pin in found.pins} == {"sglang", "sglang-router", "uv"}
+
+
 def test_a_release_is_probed_in_the_environment_of_its_servers() -> None:
     found = made()
     probe, router, variables = (shlex.split(command) for command in found.release_checks)

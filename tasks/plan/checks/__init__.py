@@ -4,7 +4,20 @@ The order of the imports is the order of the findings.
 """
 
 # ruff: noqa: I001, F401
-from tasks.plan.checks import system, driver, gpus, links, numa, limits, disk, ports, clock, model, environment
+from tasks.plan.checks import (
+    system,
+    driver,
+    gpus,
+    links,
+    numa,
+    limits,
+    disk,
+    wheelhouse,
+    ports,
+    clock,
+    model,
+    environment,
+)
 from tasks.plan.checks.registry import CHECKS, Found, judged, table
 
 __all__ = ["CHECKS", "Found", "judged", "table"]
