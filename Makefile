@@ -6,7 +6,7 @@ VENV := .venv
 SUITE := $(VENV)/.complete
 KERNELS := .venv-kernels/.complete
 
-.PHONY: help rehearse test test-release test-kernels lint bench lock wheelhouse node-down clean
+.PHONY: help rehearse test test-release test-faults test-kernels lint bench lock wheelhouse node-down clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -19,6 +19,9 @@ test: $(SUITE) packages browser test-kernels ## every test, those on simulated h
 
 test-release: $(SUITE) packages ## the default GPU release and 0.5.17 beside it, installed for real on a simulated host; 20 GB
 	@EVERY_RELEASE=1 $(VENV)/bin/python -m pytest tests/node/test_release.py
+
+test-faults: $(SUITE) packages ## 20 faults while a release is built beside one that serves, at random points; SEED=N plays them again
+	@FAULTS=$(or $(FAULTS),20) SEED=$(or $(SEED),$(shell date +%s)) $(VENV)/bin/python -m pytest tests/node/test_faults.py
 
 test-kernels: $(KERNELS) ## the GPU kernels alone, under Triton's interpreter and compiled for sm_120; no GPU needed
 	@.venv-kernels/bin/python -m pytest tests/kernels -W ignore::DeprecationWarning
