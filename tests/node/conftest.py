@@ -17,9 +17,6 @@ __all__ = ["bare_node", "served"]
 @pytest.fixture(scope="session")
 def served() -> Iterator[Node]:
     """A host provisioned once for all tests; what a test breaks, it or the next run of the playbook mends."""
-    if "DEV_NODE" in os.environ:
-        yield Node(os.environ["DEV_NODE"])
-        return
     node = Node(f"served-{os.getpid()}")
     try:
         node.up()
