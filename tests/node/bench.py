@@ -68,11 +68,11 @@ STOP = "systemctl stop sglang-pd-router sglang-pd-prefill sglang-pd-decode; rm -
 # Both environments of a release as somebody would install them who knows uv: same wheels, same locks, own cache.
 SYNC_BY_HAND = """
 set -eu
-cd /opt/sglang-pd; rm -rf hand; uv() { tools/uv/bin/uv --quiet --cache-dir "$PWD/cache/hand" "$@"; }
+cd /opt/sglang-pd; rm -rf hand; uv="tools/uv/bin/uv --quiet --cache-dir $PWD/cache/hand"
 for lock in locks/{release}.txt locks/{release}-router.txt; do
   place=hand/$(basename $lock .txt)
-  uv venv --python {python} $place
-  uv pip sync --no-index --find-links {wheels} --require-hashes --python $place/bin/python $lock
+  $uv venv --python {python} $place
+  $uv pip sync --no-index --find-links {wheels} --require-hashes --python $place/bin/python $lock
 done
 """
 WHEELS = "/srv/wheels"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from tasks.plan.host import PYTHON_OF
 from tests.node.group_data.rehearsal import release, torch_wheel
 from tests.node.node import STORE, Node
 from tests.node.process import command
@@ -13,7 +14,10 @@ from tests.node.process import command
 def of(node: Node) -> Path:
     """A folder with every wheel for the node's Python, by make wheelhouse; kept below .node for the next time."""
     folder = STORE / "wheels"
-    python = node.run("python3 -c 'import sys; print(\"%d.%d\" % sys.version_info[:2])'").stdout.strip()
+    system = dict(
+        line.split("=", 1) for line in node.run("grep = /etc/os-release").stdout.replace('"', "").splitlines()
+    )
+    python = PYTHON_OF[system["ID"], system["VERSION_ID"]]
     for router in ("sglang-router", "smg"):
         line = [sys.executable, "-m", "tools.wheelhouse", release, python, "--dest", str(folder), "--router", router]
         command(*line, "--torch-wheel", torch_wheel)
