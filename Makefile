@@ -6,7 +6,7 @@ VENV := .venv
 SUITE := $(VENV)/.complete
 KERNELS := .venv-kernels/.complete
 
-.PHONY: help rehearse test test-release test-faults test-kernels lint bench lock wheelhouse node-down clean
+.PHONY: help rehearse test test-release test-faults test-kernels lint bench bench-serving lock wheelhouse node-down clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -14,7 +14,7 @@ help: ## this list
 rehearse: $(SUITE) packages ## bare simulated host to verified answers, twice; KEEP=1 leaves it up, REBUILD=1 plays a rebuild
 	@$(VENV)/bin/python -m tests.node.rehearse
 
-test: $(SUITE) packages browser test-kernels ## every test, those on simulated hosts included
+test: $(SUITE) packages browser gpg test-kernels ## every test, those on simulated hosts included
 	@$(VENV)/bin/python -m pytest
 
 test-release: $(SUITE) packages ## the default GPU release and 0.5.17 beside it, installed for real on a simulated host; 20 GB
@@ -34,6 +34,12 @@ lint: $(SUITE) shellcheck ## ruff, mypy --strict on tasks/ and tools/, shellchec
 
 bench: $(SUITE) packages ## seconds and remote commands, measured on a simulated host
 	@$(VENV)/bin/python -m tests.node.bench
+
+bench-serving: $(SUITE) ## the running service under load: HOST=NAME; INVENTORY, LAYOUT, LOADS=256/128, CONCURRENCY=1,16, REPEATS=3
+	@test -n "$(HOST)" || { echo 'make bench-serving HOST=NAME: a host of $(or $(INVENTORY),inventory.py)' >&2; exit 2; }
+	@$(VENV)/bin/pyinfra -y --limit '$(HOST)' $(or $(INVENTORY),inventory.py) tasks.bench.serving \
+	  $(if $(LOADS),--data 'bench_loads=$(LOADS)') $(if $(CONCURRENCY),--data 'bench_concurrency=$(CONCURRENCY)') \
+	  $(if $(REPEATS),--data 'bench_repeats=$(REPEATS)') $(if $(LAYOUT),--data 'layout=$(LAYOUT)')
 
 lock: $(SUITE) ## a release's locks made anew, with what moved: RELEASE=NAME, UPGRADE=1 takes newer packages
 	@$(VENV)/bin/python -m tools.lock $(or $(RELEASE),--help) $(if $(UPGRADE),--upgrade) $(LOCK_ARGUMENTS)
@@ -56,12 +62,15 @@ $(KERNELS): tests/kernels/requirements.txt
 	@.venv-kernels/bin/pip install -q --disable-pip-version-check -r $<
 	@touch $@
 
-.PHONY: packages browser shellcheck
+.PHONY: packages browser gpg shellcheck
 packages: # Debian packages that a simulated host needs; said before they are installed
 	@./tests/node/install-packages
 
 browser: # what opens the report in tests
 	@command -v chromium >/dev/null || ./tests/node/install-packages chromium fonts-dejavu-core
+
+gpg: # what signs the package repository of a test
+	@{ command -v gpg && command -v gpg-agent; } >/dev/null || ./tests/node/install-packages gpg gpg-agent
 
 shellcheck:
 	@command -v shellcheck >/dev/null || ./tests/node/install-packages shellcheck

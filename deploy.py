@@ -4,11 +4,27 @@ pyinfra inventory.py deploy.py --dry --diff     show what would change
 pyinfra inventory.py deploy.py                  change it, after a look at the list
 """
 
-from tasks import activate, kernels, launch, model, preflight, refusal, runtime, services, system, topology, verify
+from tasks import (
+    activate,
+    driver,
+    kernels,
+    launch,
+    model,
+    preflight,
+    refusal,
+    retire,
+    runtime,
+    services,
+    system,
+    topology,
+    verify,
+)
 from tasks.barrier import barrier
 
 with refusal.in_one_line():
-    plan = preflight.admit()  # settings, facts, plan; a host that does not fit ends here, before anything changes
+    seen = preflight.examine()  # settings; what host, cards and driver say
+    driver.provide(seen)  # with manage_driver only; a host whose driver needs a reboot ends with it
+    plan = preflight.admit(seen)  # checks, plan; a host that does not fit ends here, before anything changes
     system.provision(plan)  # packages, user, folders, kernel settings
     runtime.build(plan)  # the release, beside the one that serves
     kernels.place(plan)  # its patches: they are part of it
@@ -19,3 +35,4 @@ with refusal.in_one_line():
     launch.write(plan)  # scripts, environment, units
     services.bring_up(plan)  # prefill and decode, then the router
     verify.ask(plan)  # golden answers through the router
+    retire.releases(plan)  # the one that serves and the one before it stay

@@ -9,11 +9,22 @@ Override for one host in group_data/HOST.py, for a group in group_data/GROUP.py,
 # A folder of files/locks: SGLang, torch, CUDA, NIXL and router that fit together. Or "auto": the newest that the host's
 # driver, GPUs and Python can run, never one for the CPU.
 release = "sglang-0.5.23-cu130"
+# "release": built here, from the release's locks. "existing": what an image, conda or unpacked wheels brought already;
+# it is compared with the release's manifest and never changed (docs/existing.md).
+environment = "release"
+existing_python = None  # its interpreter on the host, such as "/opt/conda/envs/sglang/bin/python3"
+existing_router_python = None  # the router's, where that is another one
+existing_paths = []  # folders that its PYTHONPATH adds, such as ["/opt/wheels"]
 python = "auto"  # "3.11", "3.12", or "auto": the one that the host's distribution carries
 # Of a CPU release: "cpu" comes from a find-links folder or an extra index that has it; "ordinary" is the CUDA build
 # that every package index has (2.9 GB more).
 torch_wheel = "cpu"
 router = "sglang-router"  # or "smg": each in an environment of its own, both take the same command line
+# For one run, with --data: back to the release that served before, and pinned to it until the setting release names it
+# again or a run is given unpin=True.
+rollback = False
+rollback_reason = ""  # why, kept in the pin
+unpin = False
 
 # ---- Package sources: None or [] = what the host's own pip/uv configuration says -------------------------------------
 
@@ -38,6 +49,12 @@ model_dir = None  # folder on the host that holds the model already; None = fetc
 model_hub = None  # URL of a mirror of the hub that models are fetched from
 model_revision = None  # commit of the hub's repository; None = the one that the profile pins
 context_length = 131072  # tokens, the same for both roles
+
+# ---- Layout ----------------------------------------------------------------------------------------------------------
+
+# "pd": prefill and decode servers behind the router; "single": one whole server behind it; "data_parallel": several
+# whole servers behind it. Each reads the settings of its own roles and leaves the others alone.
+layout = "pd"
 
 # ---- Prefill ---------------------------------------------------------------------------------------------------------
 
@@ -69,14 +86,29 @@ decode_cuda_graph_max_batch = 64  # sequences; the largest batch that runs as a 
 decode_arguments = []
 decode_environment = {}
 
-# ---- Both roles ------------------------------------------------------------------------------------------------------
+# ---- Whole servers: layouts "single" and "data_parallel" -------------------------------------------------------------
+
+server_instances = 2  # of layout "data_parallel"; "single" has one
+server_tensor_parallel = 4
+server_gpus = None
+server_numa_node = None
+server_port = 30000
+server_dist_init_port = 30335
+server_mem_fraction = 0.60
+server_chunked_prefill = 8192
+server_prefill_cuda_graph = False  # as prefill_cuda_graph
+server_cuda_graph_max_batch = 64
+server_arguments = []
+server_environment = {}
+
+# ---- All roles ------------------------------------------------------------------------------------------------------
 
 speculative = False  # the draft that the model carries (NextN/MTP) proposes tokens; SGLang 0.5.16 and later
 pcie_ipc_allreduce = False  # FlashInfer's all-reduce over PCIe instead of NCCL's, bf16 only; SGLang 0.5.21 and later
 transfer_backend = "nixl"  # "nixl" or "mooncake": what moves the KV cache
-# Environment of prefill and decode: {NAME: {"value": ..., "reason": ..., "source": ...}}; CUDA_DEVICE_ORDER=PCI_BUS_ID
-# is always set. Replace the whole dictionary to change it, or add to it in {prefill,decode}_environment.
-environment = {
+# Environment of every server: {NAME: {"value": ..., "reason": ..., "source": ...}}; CUDA_DEVICE_ORDER=PCI_BUS_ID
+# is always set. Replace the whole dictionary to change it, or add to it in {prefill,decode,server}_environment.
+worker_environment = {
     "NCCL_P2P_LEVEL": {
         "value": "SYS",
         "reason": "peer copies also across sockets: 35-37 GB/s sendrecv instead of 13 at the default",
@@ -111,7 +143,8 @@ router_ready_limit = 120
 warm_up_limit = 120  # the first request: a first transfer was seen to take 38 s
 answer_limit = 60  # each golden question
 stop_limit = 90  # draining after a stop, then the server is killed; idle PD servers took 20-24 s
-# "pair": prefill and decode restart together, since a half-replaced pair can stall; "changed": only what changed
+# "pair": prefill and decode restart together, since a half-replaced pair can stall; "changed": only what changed.
+# Whole servers restart one by one either way.
 restart_scope = "pair"
 start_on_boot = True
 
@@ -122,6 +155,18 @@ disable_numa_balancing = True  # kernel.numa_balancing=0: page migration stalls 
 gpu_persistence = True  # keep the driver loaded between processes
 limit_memlock = "infinity"  # bytes a server may pin: NIXL registers the KV cache
 limit_nofile = 1048576  # open files a server may hold
+
+# ---- Driver: docs/driver.md ------------------------------------------------------------------------------------------
+
+manage_driver = False  # install, pin and hold the NVIDIA driver with apt
+driver_version = None  # upstream version such as "580.95.05", in whichever package revision the host's apt offers
+driver_packages = ["nvidia-open"]  # installed at that version; open kernel modules must come with them
+# "URI SUITE [COMPONENT...]" as a line of apt's sources has it, "https://mirror.example.com/driver /" for a flat one;
+# None = the host's apt knows it already
+driver_repository = None
+driver_keyring = None  # OpenPGP public key that signs it: a file on the machine that runs pyinfra
+allow_reboot = False  # reboot a host whose new driver is not loaded, its servers stopped first; False = ask for it
+reboot_limit = 1200  # seconds until it must answer again; a rule of thumb, large hosts test their memory for minutes
 
 # ---- Preflight -------------------------------------------------------------------------------------------------------
 
@@ -156,3 +201,11 @@ kv_together_minimum_gbps = 8.0  # all pairs at once: writes from one PCIe switch
 
 # Folder on the machine that runs pyinfra, relative to where it runs: HOST.html and HOST.json; None = no report
 report_dir = "reports"
+
+# ---- Benchmark of the running service: make bench-serving ------------------------------------------------------------
+
+bench_loads = ["256/128", "1024/1024", "8192/256"]  # tokens in / tokens out of each request
+bench_concurrency = [1, 16, 64]  # requests in flight
+bench_requests = 4  # in a measured pass, for each that is in flight; never fewer than 8 in all
+bench_repeats = 3  # passes of each load and concurrency: their spread says what is noise
+bench_limit = 1800  # seconds, of one pass

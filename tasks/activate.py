@@ -1,4 +1,4 @@
-"""The finished release, checked, then made current in one step."""
+"""The finished release, checked, then made current in one step. A rollback is pinned first."""
 
 from __future__ import annotations
 
@@ -6,18 +6,31 @@ from pyinfra import host
 from pyinfra.api import deploy
 
 from tasks.facts.paths import Paths
-from tasks.operations import release
+from tasks.operations import files, release
 from tasks.plan.playbook import Plan
 
 
 @deploy("Activate")
 def switch(plan: Plan) -> None:
-    link = plan.paths.current
-    found = host.get_fact(Paths, paths=[link])
-    release.current(
+    paths, pin = plan.paths, plan.pin_file
+    found = host.get_fact(Paths, paths=[paths.current, paths.previous, paths.pin])
+    previous = plan.kept.previous_once(plan.release.id)
+
+    if pin:
+        files.file(name=f"Pin {pin.path}", wanted=pin, found=found[pin.path])
+    else:
+        files.absent(name="No pin", path=paths.pin, found=found[paths.pin])
+    if previous:
+        release.linked(
+            name=f"Previous release is {previous}",
+            directory=f"{paths.releases}/{previous}",
+            link=paths.previous,
+            found=found[paths.previous].target,
+        )
+    release.linked(
         name=f"Current release is {plan.release.id}",
         directory=plan.release_directory,
-        link=link,
-        found=found[link].target,
+        link=paths.current,
+        found=found[paths.current].target,
         checks=plan.release_checks,
     )

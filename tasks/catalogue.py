@@ -11,8 +11,9 @@ from pydantic import BaseModel, ValidationError
 from tasks.plan import lock
 from tasks.plan.choice import AUTO
 from tasks.plan.errors import PlanError, nearest
+from tasks.plan.kept import Description
 from tasks.plan.model import ModelProfile
-from tasks.plan.release import Manifest, Overlay, Release, RouterPackage
+from tasks.plan.release import Existing, Manifest, Overlay, Release, RouterPackage
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS, MODELS, KERNELS, TOOLS = (ROOT / "files" / name for name in ("locks", "models", "kernels", "bin"))
@@ -32,11 +33,14 @@ def manifest(name: str) -> Manifest:
 
 
 def offered(name: str) -> tuple[Manifest, ...]:
-    """The releases that a setting stands for: the named one, or with "auto" every one for GPUs. Raises PlanError."""
+    """The releases that a setting stands for: the named one, or with "auto" every one for GPUs that can be built.
+
+    Raises PlanError.
+    """
     if name != AUTO:
         return (manifest(name),)
     every = (manifest(path.parent.name) for path in sorted(LOCKS.glob("*/manifest.yaml")))
-    return tuple(found for found in every if found.device == "cuda")
+    return tuple(found for found in every if found.device == "cuda" and any((LOCKS / found.name).glob("python*.txt")))
 
 
 def release(found: Manifest, python: str, torch_wheel: str, router: RouterPackage = "sglang-router") -> Release:
@@ -54,6 +58,17 @@ def release(found: Manifest, python: str, torch_wheel: str, router: RouterPackag
         overlays=tuple(overlay(name, found) for name in found.patches),
         router=router,
     )
+
+
+def described(found: Manifest, python: str, torch_wheel: str, router: RouterPackage) -> Description:
+    """A release to build, with the options that its server knows."""
+    return Description(release(found, python, torch_wheel, router), tuple(sorted(accepted_arguments(found))))
+
+
+def adopted(found: Manifest, existing: Existing, router: RouterPackage) -> Description:
+    """A release in an environment that is there already; nothing is placed into it."""
+    made = Release(found, existing.servers.version, "", "", (), router, existing)
+    return Description(made, tuple(sorted(accepted_arguments(found))))
 
 
 def accepted_arguments(found: Manifest) -> frozenset[str]:
@@ -102,6 +117,10 @@ def uv_lock() -> str:
 
 def _lock(folder: Path, name: str) -> str:
     path = folder / name
+    if not any(folder.glob("python*.txt")):
+        raise PlanError(
+            f'release {folder.name} has no lock, it serves environment = "existing" only: set that, or choose another'
+        )
     if not path.is_file():
         raise PlanError(f"release {folder.name} has no lock {name}: it serves other Python versions only")
     text = path.read_text()

@@ -66,7 +66,7 @@ def _without_a_terminal(parameters: dict[str, Any]) -> None:
     """Where nobody can be asked pyinfra's prompts would end in a traceback."""
     if sys.stdin.isatty():
         return
-    deploys = any(str(name).endswith(".py") for name in parameters.get("operations") or ())
+    deploys = any(str(name).endswith(".py") or "." in str(name) for name in parameters.get("operations") or ())
     if deploys and not any(parameters.get(name) for name in ("yes", "dry", "json_output")):
         raise PyinfraError("no terminal to ask for a go-ahead: add -y, or --dry for a look")
     if ctx_state.isset():

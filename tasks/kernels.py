@@ -13,6 +13,8 @@ from tasks.plan.playbook import Plan
 
 @deploy("Kernels")
 def place(plan: Plan) -> None:
+    if plan.release.existing:
+        return  # nothing of it is ours to change
     site = plan.site_packages
     overlays = plan.release.overlays
     files = {f"{site}/{path}" for overlay in overlays for path in overlay.files}

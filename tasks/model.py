@@ -31,5 +31,5 @@ def ensure(plan: Plan) -> None:
             revision=str(plan.model_revision),
             hub=plan.settings.model_hub,
             tool=f"{plan.paths.bin}/pd-model",
-            python=f"{plan.release_directory}/env/bin/python",
+            python=plan.python,
         )

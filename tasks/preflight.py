@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from pyinfra import host, logger
 
 from tasks import catalogue, report
+from tasks.facts.existing import ExistingEnvironment
 from tasks.facts.hardware import Hardware as HardwareFact
+from tasks.facts.kept import KeptReleases, Text
 from tasks.facts.listeners import Listeners
 from tasks.facts.planned import Planned
 from tasks.facts.system import System as SystemFact
-from tasks.plan import checks, choice, instances, placement, python, rules, settings
+from tasks.plan import checks, choice, existing, instances, kept, placement, python, rules, settings
 from tasks.plan import host as reading
 from tasks.plan.errors import PlanError
 from tasks.plan.findings import Finding, Level, Refused, error
 from tasks.plan.host import Answer, Hardware, System
+from tasks.plan.model import ModelProfile
 from tasks.plan.paths import Paths
 from tasks.plan.playbook import KERNEL_LIMITS, KERNEL_SETTINGS, Plan, debian_packages
 from tasks.plan.proof import NONE
+from tasks.plan.release import Manifest
 from tasks.plan.settings import Settings
 
 
@@ -44,14 +51,28 @@ class Admission:
             raise Refused(*stopping)
 
 
-ADMISSIONS: dict[str, Admission] = {}  # by host name
+@dataclass(frozen=True)
+class Seen:
+    """What is known before the driver's turn: settings, and what the host answered."""
+
+    admission: Admission
+    settings: Settings
+    offered: tuple[Manifest, ...]  # releases that the setting stands for: one, unless it is "auto"
+    profile: ModelProfile
+    paths: Paths
+    there: kept.Kept  # releases on the host
+    backed: kept.Description | None  # the one that it goes back to, or was taken back to
+    api_key: str | None
+    now: float  # seconds since 1970 when the host told its clock
+    answers: Mapping[str, Answer]  # of the facts System and Hardware
+    system: System
 
 
-def admit() -> Plan:
-    """The plan for this host, its findings in it. Raises PlanError, one line a fault, where it does not fit."""
-    admission = ADMISSIONS[host.name] = Admission()
+@contextmanager
+def reported(admission: Admission) -> Iterator[None]:
+    """Warnings are told; a host that is refused leaves a report that says why."""
     try:
-        return _admitted(admission)
+        yield
     except PlanError:
         report.write(host.name, admission.plan, admission.findings, None, NONE)
         raise
@@ -61,7 +82,27 @@ def admit() -> Plan:
                 logger.warning(f"{host.print_prefix}{finding.sentence}")
 
 
-def _admitted(admission: Admission) -> Plan:
+def examine() -> Seen:
+    """Settings and facts. Raises PlanError, one line a fault, where they cannot be had."""
+    admission = Admission()
+    with reported(admission):
+        return _examined(admission)
+
+
+def admit(seen: Seen) -> Plan:
+    """The plan for this host, its findings in it. Raises PlanError, one line a fault, where it does not fit."""
+    with reported(seen.admission):
+        return _admitted(seen)
+
+
+def judge_system(seen: Seen, manifest: Manifest) -> None:
+    """The checks that come before any GPU is looked at. Raises Refused."""
+    seen.admission.add(
+        *checks.judged(checks.Found(seen.settings, manifest, seen.system, seen.answers, seen.now), "system")
+    )
+
+
+def _examined(admission: Admission) -> Seen:
     wanted = admission.settings = settings.load(host.data.dict())
     offered = catalogue.offered(wanted.release)  # one, unless it is "auto"
     profile = catalogue.profile(wanted.model)
@@ -70,43 +111,67 @@ def _admitted(admission: Admission) -> Plan:
     api_key = _api_key(wanted.router_api_key_env)
     paths = Paths.of(wanted, profile)
 
+    there = kept.read(
+        host.get_fact(
+            KeptReleases, releases=paths.releases, current=paths.current, previous=paths.previous, pin=paths.pin
+        ),
+        paths.pin,
+        wanted.unpin,
+    )
+    backed = _described(kept.goal(there, wanted.rollback), paths)
+    possible = (*offered, backed.release.manifest) if backed else offered
+
     now = time.time()
     answers: Mapping[str, Answer] = host.get_fact(
         SystemFact,
         user=wanted.service_user,
         paths=[paths.root, paths.state],
         sysctls=[*KERNEL_SETTINGS, *KERNEL_LIMITS],
-        packages=sorted({package for one in offered for package in debian_packages(one, one.python)}),
+        packages=sorted({package for one in possible for package in debian_packages(one, one.python)}),
     )
     with _told_as("host/system/readable", admission):
         system = admission.system = reading.read_system(answers)
     of_cards: Mapping[str, Answer] = host.get_fact(HardwareFact)
-    manifest = offered[0]
+    every = {**answers, **of_cards}
+    return Seen(admission, wanted, offered, profile, paths, there, backed, api_key, now, every, system)
+
+
+def _admitted(seen: Seen) -> Plan:
+    admission, wanted, system, profile, paths = seen.admission, seen.settings, seen.system, seen.profile, seen.paths
+    there, backed, answers, manifest = seen.there, seen.backed, seen.answers, seen.offered[0]
     if wanted.release == choice.AUTO:
         with _told_as("gpu/driver/answers", admission):
-            chosen = choice.choose(offered, reading.read_hardware({**answers, **of_cards}), system, wanted)
+            chosen = choice.choose(seen.offered, reading.read_hardware(answers), system, wanted)
         logger.info(f"{host.print_prefix}{chosen.reason}")
         manifest = chosen.manifest
         rules.check(wanted, manifest, catalogue.accepted_arguments(manifest), profile)
-    found = checks.Found(wanted, manifest, system, answers, now)
-    admission.add(*checks.judged(found, "system"))
+    judged_by = backed.release.manifest if backed else manifest
+    judge_system(seen, judged_by)
+    own = _own(wanted, manifest, system, admission)
+    described, pin = own, None
+    if backed and backed.release.id != own.release.id:  # where the settings name it too, nothing holds the host there
+        described, pin = backed, there.pin or _new_pin(backed, own, wanted.rollback_reason)
+        rules.check(wanted, backed.release.manifest, frozenset(backed.arguments), profile)
+    release = described.release
 
     of_ports: Mapping[str, Answer] = host.get_fact(Listeners)
-    answers = {**answers, **of_cards, **of_ports}
+    answers = {**answers, **of_ports}
     with _told_as("gpu/driver/answers", admission):
         hardware = admission.hardware = reading.read_hardware(answers)
-    found = replace(found, answers=answers, hardware=hardware)
+    found = checks.Found(wanted, judged_by, system, answers, seen.now, hardware)
     of_hardware = checks.judged(found, "hardware")
 
-    release = catalogue.release(manifest, python.choose(system, manifest, wanted), wanted.torch_wheel, wanted.router)
     try:
         placed = placement.place(wanted, hardware)
     except PlanError as fault:
         admission.add(*of_hardware, *(error("gpu/placement/possible", line) for line in fault.lines))
         raise
     served = instances.workers(wanted, release, profile, placed, paths)
-    every = (*served, instances.router(wanted, served, paths))
-    plan = Plan(wanted, release, profile, paths, system, hardware, every, catalogue.uv_lock(), api_key)
+    every = (*served, instances.router(wanted, release, served, paths))
+    plan = Plan(
+        wanted, release, profile, paths, system, hardware, every, catalogue.uv_lock(), seen.api_key,
+        arguments=described.arguments, kept=there, pin=pin, asked=own.release.id,
+    )  # fmt: skip
     admission.plan = plan
 
     of_plan: Mapping[str, Answer] = host.get_fact(
@@ -120,7 +185,7 @@ def _admitted(admission: Admission) -> Plan:
     found = replace(found, answers={**answers, **of_plan}, plan=plan)
     admission.add(*of_hardware, *checks.judged(found, "plan"))
     admission.plan = replace(plan, findings=admission.findings)
-    for line in rules.cautions(wanted, manifest):
+    for line in rules.cautions(wanted, release.manifest):
         logger.warning(f"{host.print_prefix}{line}")
     return admission.plan
 
@@ -134,6 +199,37 @@ def _told_as(check: str, admission: Admission) -> Iterator[None]:
         admission.add(*fault.findings)
     except PlanError as fault:
         admission.add(*(error(check, line) for line in fault.lines))
+
+
+def _own(wanted: Settings, manifest: Manifest, system: System, admission: Admission) -> kept.Description:
+    """The release that the settings ask for: to build, or in an environment that is there already."""
+    if wanted.environment == "release":
+        chosen = python.choose(system, manifest, wanted)
+        return catalogue.described(manifest, chosen, wanted.torch_wheel, wanted.router)
+    asked = existing.Asked.of(wanted)
+    told = host.get_fact(
+        ExistingEnvironment, python=asked.python, router_python=asked.router_python, paths=list(asked.paths)
+    )
+    with _told_as(existing.CHECK, admission):
+        return catalogue.adopted(manifest, existing.read(told, asked), wanted.router)
+
+
+def _described(release: str, paths: Paths) -> kept.Description | None:
+    """A release that the host keeps, read back from it."""
+    if not release:
+        return None
+    path = paths.description(release)
+    return kept.read_description(host.get_fact(Text, path=path), release, path)
+
+
+def _new_pin(to: kept.Description, instead_of: kept.Description, why: str) -> kept.Pin:
+    return kept.Pin(
+        release=to.release.id,
+        instead_of=instead_of.release.id,
+        by=f"{getpass.getuser()}@{socket.gethostname()}",
+        at=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        why=why,
+    )
 
 
 def _api_key(variable: str | None) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tasks.catalogue import ROOT
-from tasks.plan import page
+from tasks.plan import bench, bench_page, page
 from tasks.plan.files import WantedFile
 from tasks.plan.instances import Instance
 from tasks.plan.paths import SYSCTL, UNITS
@@ -82,6 +82,11 @@ def sysctl(plan: Plan) -> WantedFile:
 def report(data: Mapping[str, Any]) -> bytes:
     """The page of a host, of tasks.plan.report.build's data."""
     return _render("report.html.j2", page.view(dict(data)))
+
+
+def serving(comparison: bench.Comparison) -> bytes:
+    """The page of a host's benchmark."""
+    return _render("serving.html.j2", bench_page.view(comparison))
 
 
 def _render(name: str, values: dict[str, object]) -> bytes:

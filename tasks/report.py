@@ -30,16 +30,21 @@ def write(
     if not isinstance(folder, str) or not folder:  # settings that were refused may hold anything
         return None
     data = report.build(host_name, plan, findings, proof, state, datetime.now(UTC))
-    name = re.sub(r"[^A-Za-z0-9._-]|^\.", "_", host_name)
+    name = file_stem(host_name)
     page = Path(folder) / f"{name}.html"
-    page.parent.mkdir(parents=True, exist_ok=True)
-    _replace(page.with_name(f"{name}.json"), (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode())
-    _replace(page, render.report(data))
+    replace(page.with_name(f"{name}.json"), (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode())
+    replace(page, render.report(data))
     return page
 
 
-def _replace(path: Path, content: bytes) -> None:
+def file_stem(host_name: str) -> str:
+    """A host's name as that of a file, whatever it holds."""
+    return re.sub(r"[^A-Za-z0-9._-]|^\.", "_", host_name)
+
+
+def replace(path: Path, content: bytes) -> None:
     """Written whole or not at all: a reader never sees half a report."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         file.write(content)
     temporary = Path(file.name)

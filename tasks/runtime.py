@@ -1,4 +1,4 @@
-"""The release: built from its locks into a folder of its own, or repaired where it was changed by hand."""
+"""The release: built from its locks into a folder of its own, repaired where it was changed by hand, or adopted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ from tasks.plan.playbook import Plan
 @deploy("Runtime")
 def build(plan: Plan) -> None:
     tools = [WantedFile(f"{plan.paths.bin}/{name}", content, "755") for name, content in catalogue.tools().items()]
-    placed = [*tools, plan.uv_lock, *plan.lock_files, plan.build_spec]
+    if plan.release.existing:
+        _adopt(plan, tools)
+    else:
+        _build(plan, tools)
+
+
+def _build(plan: Plan, tools: list[WantedFile]) -> None:
+    placed = [*tools, plan.uv_lock, *plan.lock_files, plan.build_spec, plan.description]
     found = host.get_fact(Paths, paths=[plan.uv_metadata, *(file.path for file in placed)])
     lock, router_lock = plan.lock_files
     state = host.get_fact(ReleaseState, directory=plan.release_directory, lock=lock.path, router_lock=router_lock.path)
@@ -37,4 +44,20 @@ def build(plan: Plan) -> None:
         spec=plan.build_spec.path,
         tool=f"{plan.paths.bin}/pd-build",
         found=state,
+    )
+
+
+def _adopt(plan: Plan, tools: list[WantedFile]) -> None:
+    parts = plan.release.folders
+    links = [f"{plan.release_directory}/{name}" for name in parts]
+    found = host.get_fact(Paths, paths=[*links, *(file.path for file in tools)])
+
+    for file in tools:
+        files.file(name=f"File {file.path}", wanted=file, found=found[file.path])
+    release.adopted(
+        name=f"Release {plan.release.id}",
+        directory=plan.release_directory,
+        description=plan.description.content,
+        parts=parts,
+        found=found,
     )

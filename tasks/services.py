@@ -1,4 +1,4 @@
-"""Bring-up in dependency order: prefill and decode together, then the router; restart only what must."""
+"""Bring-up in dependency order: the workers together, then the router; restart only what must."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def bring_up(plan: Plan) -> None:
     reasons = restarts(plan.instances, {n: f.fingerprint for n, f in files.items()}, found.instances, plan.settings)
     open_gates = waiting(plan.instances, found.instances)
 
-    services.retired(name="Units that no instance needs", units=found.without_instance(plan.instances))
+    left_over = found.without_instance(plan.instances)
+    services.retired(name="Units that no instance needs", units={unit: plan.paths.files_of(unit) for unit in left_over})
     services.reloaded(name="systemd knows the units", needed=found.stale and not written)
     for instance in plan.instances:
         enabled = found.instances[instance.name].enabled
@@ -43,7 +44,7 @@ def bring_up(plan: Plan) -> None:
         runs=runs,
         limit=plan.settings.worker_ready_limit,
     )
-    barrier("prefill and decode")
+    barrier("workers")
     services.running(
         name="Running: router",
         instances=(plan.router,),

@@ -20,9 +20,10 @@ def prove(plan: Plan) -> None:
     config = proof.config_file(plan)
     found = host.get_fact(Paths, paths=[config.path, plan.paths.measured, BOOT_ID])
     units = read_units(host.get_fact(Units, **plan.units), plan.instances, plan.target)
-    serving = [i.unit for i in plan.instances if units.instances[i.name].active not in ("inactive", "failed")]
+    serving = units.serving(plan.instances)
 
-    kept = proof.read(plan, found[plan.paths.measured].text, found[BOOT_ID].text or "", bool(serving))
+    stays = bool(serving.units) and not serving.replaced
+    kept = proof.read(plan, found[plan.paths.measured].text, found[BOOT_ID].text or "", stays)
     report.write(host.name, plan, (*plan.findings, *kept.findings), kept.data, kept.state)
 
     for worker in plan.workers:

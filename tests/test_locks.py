@@ -13,7 +13,8 @@ from tasks.plan.errors import PlanError
 from tasks.plan.release import SERVED_SINCE, Manifest
 from tools.lock import LOCKS, inputs, moved, pins
 
-RELEASES = sorted(path.parent for path in LOCKS.glob("*/manifest.yaml"))
+EVERY = sorted(path.parent for path in LOCKS.glob("*/manifest.yaml"))
+RELEASES = [path for path in EVERY if (path / "server.in").exists()]  # the others serve environment = "existing" only
 MADE = [(release, lock, source) for release in RELEASES for lock, source in inputs(release).items()]
 ids = [f"{release.name}/{lock}" for release, lock, _ in MADE]
 
@@ -120,7 +121,7 @@ def test_one_nixl_and_no_flashinfer_that_miscomputes(release: Path):
         assert pinned.get("flashinfer-python") != "0.7.0"
 
 
-@pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
+@pytest.mark.parametrize("release", EVERY, ids=lambda release: release.name)
 def test_no_file_names_a_package_source_or_a_path(release: Path):
     source_or_path = re.compile(
         r"\S+://\S+|--(?:extra-)?index\S*|--find-links.*|(?<![\w-])/(?:opt|work|tmp|root|home)/\S*"
@@ -130,7 +131,7 @@ def test_no_file_names_a_package_source_or_a_path(release: Path):
             assert not source_or_path.findall(path.read_text()), path.name
 
 
-@pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
+@pytest.mark.parametrize("release", EVERY, ids=lambda release: release.name)
 def test_arguments_are_sorted_options_that_hold_the_spelling(release: Path):
     lines = (release / "arguments.txt").read_text().splitlines()
     assert lines == sorted(set(lines))
@@ -147,14 +148,14 @@ def test_arguments_are_sorted_options_that_hold_the_spelling(release: Path):
 def test_what_a_release_lost_of_those_before_it_is_named():
     known: set[str] = set()
     for release in sorted(
-        (path for path in RELEASES if manifest(path)["device"] == "cuda"), key=lambda p: Version(manifest(p)["sglang"])
+        (path for path in EVERY if manifest(path)["device"] == "cuda"), key=lambda p: Version(manifest(p)["sglang"])
     ):
         said, options = manifest(release), set((release / "arguments.txt").read_text().split())
         assert known - options == {*said["removed"], *said["renamed"]}
         known |= options
 
 
-@pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
+@pytest.mark.parametrize("release", EVERY, ids=lambda release: release.name)
 def test_a_release_serves_what_its_sglang_can(release: Path):
     said = manifest(release)
     for setting, since in SERVED_SINCE.items():
@@ -162,7 +163,7 @@ def test_a_release_serves_what_its_sglang_can(release: Path):
         assert (setting in said["serves"]) == can
 
 
-@pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
+@pytest.mark.parametrize("release", EVERY, ids=lambda release: release.name)
 @pytest.mark.parametrize("field", sorted(Manifest.model_fields))
 def test_a_manifest_with_a_missing_field_is_one_line(
     release: Path, field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

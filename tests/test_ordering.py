@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from tasks import catalogue, render
+from tasks.plan.driver import KEYRINGS, PLACED
 from tasks.plan.host import Answer
 from tasks.plan.paths import BOOT_ID, SYSCTL
 from tasks.plan.playbook import Plan
@@ -41,6 +42,7 @@ JUDGED |= {"variables": Answer(3, ""), **{name: Answer(127, "") for name in JUDG
 
 # What the fact or the command says that an answer belongs to, a part of its text.
 SYSTEM, HARDWARE, LISTENERS = "section uid id -u", "section driver driver", "section listeners"
+KEPT = "section current"
 PLANNED, PATHS, UNITS, BINDINGS, ANSWERS = (
     "section variables",
     "base64 -w0",
@@ -62,6 +64,9 @@ def every_path(plan: Plan) -> Iterable[str]:
         SYSCTL,
         plan.uv_metadata,
         plan.paths.current,
+        plan.paths.previous,
+        plan.paths.pin,
+        plan.description.path,
         plan.paths.secret,
         plan.uv_lock.path,
         plan.build_spec.path,
@@ -91,6 +96,7 @@ def bare_host(changes: Mapping[str, object] | None = None) -> dict[str, object]:
         assert worker.placement is not None
         bound[worker.unit] = Answer(0, f"100 {worker.placement.cpus} bind:{worker.placement.nodes}")
     answers: dict[str, object] = {
+        KEPT: printed(dict.fromkeys(("current", "previous", "built", "served", "hidden", "pin"), Answer(0, ""))),
         SYSTEM: printed(JUDGED),
         HARDWARE: printed(JUDGED),
         LISTENERS: printed({name: JUDGED[name] for name in ("listeners", "owners")}),
@@ -299,6 +305,54 @@ def test_a_dry_run_of_a_bare_host_changes_nothing_and_succeeds(checkout: Checkou
     assert "Starting operation" not in output
     assert "Will create /etc/sglang-pd/decode.sh" in output
     assert "--disaggregation-mode decode" in output
+
+
+# ---- a host whose driver awaits its reboot
+
+MANAGED = {"manage_driver": True, "driver_version": "580.95.05"}
+DRIVER = "section drivers drivers"
+OF_DRIVER = {
+    "drivers": Answer(0, "hi \tnvidia-kernel-open-dkms\t580.95.05-1\nhi \tnvidia-open\t580.95.05-1"),
+    "installed": Answer(0, "1764000000"),
+    "booted": Answer(0, "1763000000"),
+    "kernels": Answer(0, "6.8.0 headers"),
+    **{name: Answer(0, "") for name in ("runfile", "secureboot", "enrolled", "serving")},
+}
+
+
+def managed(changes: Mapping[str, object] | None = None) -> dict[str, object]:
+    """A host with the wanted driver, loaded; its pin and its list for unattended-upgrades are not there."""
+    paths = [f"{path}\tabsent\t\t\t\t" for path in (KEYRINGS, *PLACED)]
+    answers = bare_host({DRIVER: printed(OF_DRIVER)})
+    return {**answers, PATHS: [*answers[PATHS], *paths], **(changes or {})}  # type: ignore[misc]
+
+
+NOT_LOADED = managed(
+    {
+        HARDWARE: printed({**JUDGED, "gpus": Answer(127, ""), "driver": Answer(0, "")}),
+        "then run again": {"success": False, "stderr": "reboot"},
+    }
+)
+
+
+def test_a_host_that_awaits_its_reboot_ends_the_run_before_any_host_gets_more_than_its_driver(
+    checkout: Checkout,
+) -> None:
+    checkout.hosts(host("good", managed(), **MANAGED), host("bad", NOT_LOADED, **MANAGED))
+    status, output = checkout.pyinfra("-y", "-vv")
+    assert status != 0
+    ended = [(name, line) for name, line in executed(output) if "then run again" in line]
+    assert ended == [("bad", "echo 'reboot @fake/bad, then run again: no driver is loaded, 580.95.05 is wanted' >&2; exit 1")]  # fmt: skip
+    operations = re.findall(r"Starting operation: (\w+) \|", output)
+    assert set(operations) == {"Driver"}
+    assert "Traceback" not in output
+
+
+def test_a_host_that_awaits_its_reboot_gets_nothing_more_where_others_go_on(checkout: Checkout) -> None:
+    checkout.hosts(host("good", managed(), **MANAGED), host("bad", NOT_LOADED, **MANAGED))
+    _, output = checkout.pyinfra("-y", "-vv", "--fail-percent", "100")
+    assert [name for name, units in started(output) if units == [ROUTER]] == ["good"]
+    assert "then run again" in [line for name, line in executed(output) if name == "bad"][-1]
 
 
 # ---- release = "auto"

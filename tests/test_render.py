@@ -60,6 +60,8 @@ HOSTS: dict[str, Callable[[Path], Plan]] = {
     "other model": lambda _: catalogue_plan({"model": "deepseek-v4-flash-mxfp4"}, hardware(TWO_SOCKETS)),
     "node": node_plan,
     "several servers": lambda _: plan(settings(prefill_instances=3, **TWO_EACH), hardware([0] * 6 + [1] * 2)),
+    "one whole server": lambda _: plan(settings(layout="single"), hardware(TWO_SOCKETS)),
+    "data-parallel": lambda _: plan(settings(layout="data_parallel"), hardware(TWO_SOCKETS)),
     "interleaved nodes": lambda _: plan(settings(), hardware([0, 1] * 4)),
     "unknown nodes": lambda _: plan(settings(), hardware([-1] * 8)),
     "open to others": lambda _: plan(
@@ -71,12 +73,12 @@ HOSTS: dict[str, Callable[[Path], Plan]] = {
             decode_environment=AWKWARD,
             router_environment=AWKWARD,
             prefill_arguments=["--log-level", 'it\'s $HOME # and "more"', "--flag"],
-            environment={"A": {"value": "1", "reason": "it's $HOME", "source": '"#"'}},
+            worker_environment={"A": {"value": "1", "reason": "it's $HOME", "source": '"#"'}},
         ),
         hardware(TWO_SOCKETS),
     ),
     "nothing reserved": lambda _: plan(
-        settings(reserve_ports=False, disable_numa_balancing=False, environment={}), hardware(TWO_SOCKETS)
+        settings(reserve_ports=False, disable_numa_balancing=False, worker_environment={}), hardware(TWO_SOCKETS)
     ),
 }
 
@@ -109,7 +111,7 @@ def files_of(made: Plan, name: str) -> tuple[Instance, render.InstanceFiles]:
 
 def test_every_template_is_rendered(planned: Plan) -> None:
     files = rendered(planned)
-    pages = {"report.html.j2"}  # for people, see test_report.py
+    pages = {"report.html.j2", "serving.html.j2"}  # for people, see test_report.py
     assert set(files) | pages == {path.name for path in (REPOSITORY / "templates").iterdir()}
     for name, made in files.items():
         for file in made:
@@ -199,7 +201,7 @@ def test_a_launch_script_becomes_the_planned_process(planned: Plan, stage: Path)
         assert words[: len(wanted)] == wanted
         assert words[len(wanted) :] in ([], ["--api-key", API_KEY])
         assert environment.items() >= {(v.name, v.value) for v in instance.environment}
-        assert environment["PATH"].startswith(f"{stage}/release/{instance.virtualenv}/bin:")
+        assert environment["PATH"].startswith(f"{stage}/release/{instance.interpreter.rpartition('/')[0]}:")
 
 
 def test_the_api_key_is_passed_by_the_router_only(stage: Path) -> None:
@@ -268,7 +270,7 @@ VALUES = st.text(st.characters(exclude_characters="\0\n\r", exclude_categories=[
 @given(st.lists(st.tuples(VALUES, VALUES.filter(bool)), min_size=1, max_size=5))
 def test_any_value_and_reason_survive(pairs: list[tuple[str, str]]) -> None:
     given_here = {f"V{i}": {"value": value, "reason": reason, "source": "s"} for i, (value, reason) in enumerate(pairs)}
-    made = plan(settings(environment=given_here, transfer_backend="mooncake"), hardware(TWO_SOCKETS))
+    made = plan(settings(worker_environment=given_here, transfer_backend="mooncake"), hardware(TWO_SOCKETS))
     _, files = files_of(made, "prefill")
     assert list(sourced(files.environment.content, list(given_here)).values()) == [value for value, _ in pairs]
 

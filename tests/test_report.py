@@ -16,11 +16,13 @@ import pytest
 from pyinfra.context import ctx_host
 
 from tasks import render, report
+from tasks.plan.bench import compare
 from tasks.plan.findings import Finding, Level, silence
 from tasks.plan.placement import write_collapse
 from tasks.plan.playbook import Plan
 from tasks.plan.proof import FRESH, NONE
 from tasks.plan.report import build
+from tests.plan.benches import curve, failed, result
 from tests.plan.builders import TWO_SOCKETS, catalogue_plan, hardware
 from tests.plan.proofs import pair, proof
 from tests.plan.test_placement import NPS4
@@ -190,6 +192,15 @@ def console(text: str) -> list[str]:
     return [line for line in text.splitlines() if ":CONSOLE" in line]
 
 
+def benchmark(host: str, *layouts: str) -> str:
+    """The page of a host that was measured in these layouts, in the first one twice, with failures."""
+    before = curve(layouts[0], 0.9, "2026-11-01T00:00:00Z")
+    results = [curve(layout, 1e4) for layout in layouts[1:]] + [curve(layouts[0], 1e4, "2026-11-30T09:00:00Z")]
+    broken = before.model_copy(update={"passes": [*before.passes, *result([failed(reason=HOSTILE + LONG)]).passes]})
+    every = [one.model_copy(update={"host": host}) for one in (broken, *results)]
+    return render.serving(compare(every)).decode()
+
+
 UNEVEN = catalogue_plan(
     {"prefill_instances": 3, "prefill_tensor_parallel": 2, "decode_tensor_parallel": 2}, hardware([0] * 6 + [1] * 2)
 )
@@ -201,6 +212,8 @@ PAGES = {  # by title
     "eight nodes: Stale": page_of(
         "eight nodes", catalogue_plan({}, hardware(list(range(8)), distances=NPS4)), (), proof(), "stale: boot"
     ),
+    "three layouts: benchmark": benchmark("three layouts", "pd", "single", "data_parallel"),
+    "one layout: benchmark": benchmark("one layout", "pd"),
     "sixteen GPUs: Proven": page_of("sixteen GPUs", SIXTEEN, (), proof([pair(i, i + 8) for i in range(8)], gpus=16)),
 }
 WIDTHS = (400, 1400)

@@ -8,13 +8,15 @@ from tasks.facts.sections import PRELUDE, Sections
 
 _SCRIPT = """
 left() { cat "$1" 2>/dev/null; true; }
-files() { cd /etc/systemd/system && ls sglang-pd-*.service 2>/dev/null; true; }
+files() { cd /etc/systemd/system && for unit in sglang-pd-*.service; do [ -e "$unit" ] || continue
+  echo "$unit $(systemctl is-active "$unit")"; done; true; }
 """
 _PROPERTIES = "LoadState,ActiveState,SubState,UnitFileState,MainPID,NeedDaemonReload"
 
 
 class Units(Sections):
-    """Sections for tasks.plan.services.read_units: UNIT, 'UNIT fingerprint', 'UNIT gate'."""
+    """Sections for tasks.plan.services.read_units: UNIT, 'UNIT fingerprint', 'UNIT gate', and
+    files: unit files of ours with what systemd says of each."""
 
     def command(self, units: dict[str, str], target: str) -> str:
         """units: unit name -> folder of its process below /run."""

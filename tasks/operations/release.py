@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import shlex
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from pyinfra import host
-from pyinfra.api import FunctionCommand, StringCommand, operation
+from pyinfra.api import FileUploadCommand, FunctionCommand, StringCommand, operation
 
+from tasks.facts.kept import InUse
 from tasks.operations.following import pass_checks, run_and_log, say
+from tasks.plan.files import Found
 from tasks.plan.release import damage
 
-Commands = Generator[StringCommand | FunctionCommand, None, None]
+Commands = Generator[StringCommand | FileUploadCommand | FunctionCommand, None, None]
 
 
 @operation()
@@ -42,8 +45,26 @@ def built(directory: str, spec: str, tool: str, found: Mapping[str, Any] | None)
 
 
 @operation()
-def current(directory: str, link: str, found: str, checks: Sequence[str]) -> Commands:
-    """`current` points at the release, moved in one step after every check has passed."""
+def adopted(directory: str, description: bytes, parts: Mapping[str, str], found: Mapping[str, Found]) -> Commands:
+    """A release's folder that leads to environments which are there already.
+
+    parts: "env" and "router" -> folder of the environment, above the interpreter's folder bin.
+    """
+    if all(found[f"{directory}/{name}"].target == target for name, target in parts.items()):
+        host.noop(f"{directory} leads to {', '.join(parts.values())}")
+        return
+    place, whole = shlex.quote(f"{directory}.new"), shlex.quote(directory)
+    yield StringCommand(f"rm -rf {place} && mkdir {place}")
+    for name, target in parts.items():
+        yield StringCommand(f"ln -s {shlex.quote(target)} {place}/{name}")
+    mark = f"{directory}.new/release.json"
+    yield FileUploadCommand(io.BytesIO(description), mark, remote_temp_filename=host.get_temp_filename(mark))
+    yield StringCommand(f"chmod 644 {shlex.quote(mark)} && rm -rf {whole} && mv -T {place} {whole}")
+
+
+@operation()
+def linked(directory: str, link: str, found: str, checks: Sequence[str] = ()) -> Commands:
+    """A link points at a release, moved in one step after every check has passed."""
     if found == directory:
         host.noop(f"{link} points at {directory}")
         return
@@ -51,3 +72,38 @@ def current(directory: str, link: str, found: str, checks: Sequence[str]) -> Com
         yield FunctionCommand(pass_checks, [check], {})
     new = shlex.quote(f"{link}.new")
     yield StringCommand(f"ln -sfnT {shlex.quote(directory)} {new} && mv -fT {new} {shlex.quote(link)}")
+
+
+@operation()
+def served(mark: str, found: bool) -> Commands:
+    """A mark in a release that gave right answers: what a rollback may go back to."""
+    if found:
+        host.noop(f"{mark} is there")
+        return
+    yield StringCommand(f"touch {shlex.quote(mark)}")
+
+
+@operation()
+def removed(releases: str, unwanted: Mapping[str, Sequence[str]], leftovers: Sequence[str]) -> Commands:
+    """Releases that nothing needs are removed, never one from which a process runs.
+
+    unwanted: id -> files that belong to it. leftovers: what an interrupted build or removal left beside them.
+    """
+    folders = {f"{releases}/{old}": belongings for old, belongings in unwanted.items()}
+    used = host.get_fact(InUse, folders=sorted(folders)) if folders else []
+    for folder in used:
+        say(host, f"{folder} stays: a process still runs from it", "yellow")
+    going = {folder: belongings for folder, belongings in folders.items() if folder not in used}
+    if not going and not leftovers:
+        host.noop("no release is there that is not needed")
+        return
+    for folder, belongings in going.items():
+        hidden = f"{releases}/.{folder.rpartition('/')[2]}.removing"
+        # gone under its name at once: half a release never looks like one
+        yield StringCommand(
+            f"mv -T {shlex.quote(folder)} {shlex.quote(hidden)} && rm -rf {shlex.join([hidden, *belongings])}"
+        )
+    if leftovers:
+        # a build that runs holds the lock
+        places = shlex.join([f"{releases}/{name}" for name in leftovers])
+        yield StringCommand(f"flock -n -E 0 {shlex.quote(releases)}/.pd-build.lock rm -rf {places}")

@@ -12,20 +12,25 @@ from tasks.facts.processes import Bindings
 from tasks.operations.following import follow_gates, say
 from tasks.plan import bindings
 from tasks.plan.instances import Instance
-from tasks.plan.paths import UNITS
 from tasks.plan.playbook import Plan
 
 Commands = Generator[StringCommand | FunctionCommand, None, None]
 
 
 @operation()
-def retired(units: Sequence[str]) -> Commands:
-    """Units of an earlier plan: stopped and taken away, so that they hold no port and no GPU."""
+def retired(units: Mapping[str, Sequence[str]]) -> Commands:
+    """Units of an earlier plan: stopped and taken away, so that they hold no port and no GPU.
+
+    units: unit name -> its files.
+    """
     if not units:
         host.noop("no unit is left over")
         return
+    for unit in units:
+        say(host, f"{unit}: ends and goes, the plan has no such server")
     yield StringCommand(f"systemctl disable -q --now {' '.join(units)}")
-    yield StringCommand("rm -f " + " ".join(f"{UNITS}/{unit}" for unit in units) + " && systemctl daemon-reload")
+    files = [file for of_unit in units.values() for file in of_unit]
+    yield StringCommand(f"rm -f {shlex.join(files)} && systemctl daemon-reload")
 
 
 @operation()

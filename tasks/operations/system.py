@@ -11,6 +11,7 @@ from pyinfra.api import StringCommand, operation
 from tasks.plan.playbook import KernelSetting
 
 Commands = Generator[StringCommand, None, None]
+APT = "DEBIAN_FRONTEND=noninteractive apt-get -y -q -o DPkg::Lock::Timeout=300"
 
 
 @operation()
@@ -19,9 +20,8 @@ def packages(missing: Sequence[str]) -> Commands:
     if not missing:
         host.noop("every package is installed")
         return
-    apt = "DEBIAN_FRONTEND=noninteractive apt-get -y -q -o DPkg::Lock::Timeout=300"
-    yield StringCommand(f"{apt} update")
-    yield StringCommand(f"{apt} install --no-install-recommends {' '.join(map(shlex.quote, missing))}")
+    yield StringCommand(f"{APT} update")
+    yield StringCommand(f"{APT} install --no-install-recommends {' '.join(map(shlex.quote, missing))}")
 
 
 @operation()

@@ -15,6 +15,7 @@ from tasks.plan.findings import Finding, Level
 from tasks.plan.instances import Instance
 from tasks.plan.paths import BOOT_ID
 from tasks.plan.playbook import Plan
+from tasks.plan.services import Serving
 
 Commands = Generator[StringCommand | FunctionCommand, None, None]
 UNIT = "sglang-pd-probe.service"
@@ -30,18 +31,19 @@ def placed(worker: Instance) -> Commands:
 
 
 @operation()
-def proved(plan: Plan, found: proof.Proof, serving: Sequence[str]) -> Commands:
+def proved(plan: Plan, found: proof.Proof, serving: Serving) -> Commands:
     """A measurement that holds. Measured where there is none, and never beside running servers.
 
-    serving: units that run now; with the setting `reprove` they are drained first and start again afterwards.
+    serving: what runs now. It is drained first where the setting `reprove` asks for it, and where it belongs to
+    another layout, so that this run ends it anyway.
     """
-    if not plan.settings.reprove and (found.holds or serving):
+    if not plan.settings.reprove and (found.holds or (serving.units and not serving.replaced)):
         for finding in found.findings:
             if finding.doubtful:
                 logger.warning(f"{host.print_prefix}{finding.sentence}")
         host.noop("measured, and nothing it depends on has changed" if found.holds else "not measured: servers run")
         return
-    yield FunctionCommand(measure, [plan, list(serving)], {})
+    yield FunctionCommand(measure, [plan, serving.units], {})
 
 
 def measure(state: State, host: Host, plan: Plan, serving: Sequence[str]) -> bool:

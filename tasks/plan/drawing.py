@@ -27,8 +27,8 @@ class Card:
     gpu: int
     bus_id: str
     name: str
-    role: str  # "prefill", "decode", "idle"
-    letter: str  # P, D, P1, ...: the role without colour
+    role: str  # "prefill", "decode", "server", "idle"
+    letter: str  # P, D, S, P1, ...: the role without colour
     server: str
 
 

@@ -144,13 +144,18 @@ def read_hardware(sections: Mapping[str, Answer]) -> Hardware:
         NumaNode(n, cpus, dict(zip(sorted(rows), rows.get(n, []), strict=False))) for n, cpus in cpus_of.items()
     )
     numa_of = _parsed(sections, "pci", lambda text: {bus_id: int(node) for bus_id, _, node in _rows(text)})
-    loaded = re.search(r"Kernel Module(?: for \S+)?\s+([0-9]+(?:\.[0-9]+)+)", _text(sections, "driver"))
-    driver = loaded[1] if loaded else None
+    driver = module_version(_text(sections, "driver"))
     answer = _answer(sections, "gpus")
     _require_list(answer)
     topo, p2p = _read(parse_topo_matrix, sections, "topo"), _read(parse_p2p_matrix, sections, "p2p")
     gpus = tuple(_gpu(line, numa_of, topo) for line in answer.text.splitlines() if line.strip())
     return Hardware(gpus, nodes, topo, p2p, driver)
+
+
+def module_version(text: str) -> str | None:
+    """The version in /proc/driver/nvidia/version, None where no module is loaded."""
+    loaded = re.search(r"Kernel Module(?: for \S+)?\s+([0-9]+(?:\.[0-9]+)+)", text)
+    return loaded[1] if loaded else None
 
 
 def _require_list(answer: Answer) -> None:
@@ -161,7 +166,7 @@ def _require_list(answer: Answer) -> None:
             error(
                 "gpu/driver/answers",
                 "no nvidia-smi on this host",
-                "install the NVIDIA driver first (open kernel modules on Blackwell), the playbook does not do it",
+                "install the NVIDIA driver first (open kernel modules on Blackwell), or let manage_driver do it",
                 *said,
             )
         )

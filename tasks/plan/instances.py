@@ -29,7 +29,7 @@ class Variable:
 class Instance:
     """One process of the service, as systemd runs it."""
 
-    name: str  # prefill, decode, router; prefill-0, prefill-1 where there are several
+    name: str  # prefill, decode, server, router; prefill-0, prefill-1 where there are several
     role: str
     title: str  # for people: "SGLang prefill (GPU 0-3, NUMA node 0)"
     url: str
@@ -37,7 +37,7 @@ class Instance:
     ports: tuple[tuple[int, str], ...]  # every port it takes, with the setting that says so
     bootstrap_port: int | None
     module: str  # what `python -m` runs
-    virtualenv: str  # "env" or "router", below the release
+    interpreter: str  # below the release: "env/bin/python" or "router/bin/python"
     arguments: tuple[tuple[str, ...], ...]  # one line of the launch script each
     environment: tuple[Variable, ...]
     placement: Placement | None  # None for the router
@@ -63,13 +63,13 @@ class Instance:
 def workers(
     settings: Settings, release: Release, profile: ModelProfile, placements: tuple[Placement, ...], paths: Paths
 ) -> tuple[Instance, ...]:
-    """The prefill and decode servers, prefill first."""
+    """The servers of the layout, prefill first."""
     return tuple(_worker(placement, settings, release, profile, paths) for placement in placements)
 
 
 def ports_of(settings: Settings, role: str, number: int) -> dict[str, int]:
-    """Setting -> port, for the ports that a prefill or decode server listens on."""
-    names = ["port", "dist_init_port"] + (["bootstrap_port"] if role == "prefill" else [])  # decode runs no bootstrap
+    """Setting -> port, for the ports that a server listens on."""
+    names = ["port", "dist_init_port"] + (["bootstrap_port"] if role == "prefill" else [])  # others run no bootstrap
     return {f"{role}_{name}": settings.of_role(role, name) + number * PORT_STEP for name in names}
 
 
@@ -77,15 +77,10 @@ def router_ports(settings: Settings) -> dict[str, int]:
     return {name: getattr(settings, name) for name in ("router_port", "router_metrics_port")}
 
 
-def router(settings: Settings, served: tuple[Instance, ...], paths: Paths) -> Instance:
+def router(settings: Settings, release: Release, served: tuple[Instance, ...], paths: Paths) -> Instance:
     """The router in front of every worker."""
-    arguments: list[tuple[str, ...]] = [("--pd-disaggregation",)]
-    for worker in served:
-        if worker.role == "prefill":
-            arguments.append(("--prefill", worker.url, str(worker.bootstrap_port)))
-        else:
-            arguments.append(("--decode", worker.url))
-    arguments += [
+    arguments = [
+        *_to_workers(served),
         ("--policy", settings.router_policy),
         ("--host", settings.router_host),
         ("--port", str(settings.router_port)),
@@ -108,12 +103,30 @@ def router(settings: Settings, served: tuple[Instance, ...], paths: Paths) -> In
         port=settings.router_port,
         ports=tuple((port, setting) for setting, port in router_ports(settings).items()),
         bootstrap_port=None,
-        module=ROUTER_MODULES[settings.router],
-        virtualenv="router",
+        module=ROUTER_MODULES[release.router],
+        interpreter=release.interpreter("router"),
         arguments=tuple(arguments),
-        environment=(*(Variable(name, value) for name, value in sorted(settings.router_environment.items())),),
+        environment=(
+            *_python_path(release),
+            *(Variable(name, value) for name, value in sorted(settings.router_environment.items())),
+        ),
         placement=None,
     )
+
+
+def _to_workers(served: tuple[Instance, ...]) -> list[tuple[str, ...]]:
+    """The router's list of workers."""
+    if served[0].role == "server":
+        return [("--worker-urls", *(worker.url for worker in served))]
+    return [
+        ("--pd-disaggregation",),
+        *(
+            ("--prefill", worker.url, str(worker.bootstrap_port))
+            if worker.role == "prefill"
+            else ("--decode", worker.url)
+            for worker in served
+        ),
+    ]
 
 
 def _worker(
@@ -121,9 +134,8 @@ def _worker(
 ) -> Instance:
     role = placement.role
     step = placement.number * PORT_STEP
-    port, bootstrap, dist_init = (
-        settings.of_role(role, name) + step for name in ("port", "bootstrap_port", "dist_init_port")
-    )
+    port, dist_init = (settings.of_role(role, name) + step for name in ("port", "dist_init_port"))
+    bootstrap = settings.of_role(role, "bootstrap_port") + step if role != "server" else None
     on_gpu = release.manifest.device == "cuda"
     arguments: list[tuple[str, ...]] = [
         ("--model-path", paths.model),
@@ -150,21 +162,28 @@ def _worker(
         ("--mem-fraction-static", _fraction(settings.of_role(role, "mem_fraction"))),
         ("--context-length", str(settings.context_length)),
     ]
-    if role == "prefill":
-        arguments.append(("--chunked-prefill-size", str(settings.prefill_chunked_prefill)))
-        if on_gpu and not settings.prefill_cuda_graph:
+    if role != "decode":
+        arguments.append(("--chunked-prefill-size", str(settings.of_role(role, "chunked_prefill"))))
+        graph = settings.server_prefill_cuda_graph if role == "server" else settings.prefill_cuda_graph
+        if on_gpu and not graph:
             arguments += _lines(release.manifest.spelling.prefill_graph_off)
-    elif on_gpu:
-        batch = str(settings.decode_cuda_graph_max_batch)
+    if role != "prefill" and on_gpu:
+        batch = str(settings.of_role(role, "cuda_graph_max_batch"))
         arguments += _lines(
             [word.replace("{value}", batch) for word in release.manifest.spelling.decode_graph_max_batch]
         )
     arguments += [
         # how many steps, the server chooses by the model; both roles hold the draft, since its KV moves too
         *([("--speculative-algorithm", str(profile.speculative_algorithm))] if settings.speculative else []),
-        ("--disaggregation-mode", role),
-        ("--disaggregation-transfer-backend", settings.transfer_backend),
-        ("--disaggregation-bootstrap-port", str(bootstrap)),
+        *(
+            [
+                ("--disaggregation-mode", role),
+                ("--disaggregation-transfer-backend", settings.transfer_backend),
+                ("--disaggregation-bootstrap-port", str(bootstrap)),
+            ]
+            if role != "server"
+            else []
+        ),
         ("--dist-init-addr", f"{LOOPBACK}:{dist_init}"),
         ("--enable-metrics",),
         *_lines(profile.arguments),
@@ -180,14 +199,22 @@ def _worker(
         ports=tuple((port, setting) for setting, port in ports_of(settings, role, placement.number).items()),
         bootstrap_port=bootstrap if role == "prefill" else None,
         module="sglang.launch_server",
-        virtualenv="env",
+        interpreter=release.interpreter("env"),
         arguments=tuple(arguments),
-        environment=_environment(placement, settings, profile, paths),
+        environment=_environment(placement, settings, release, profile, paths),
         placement=placement,
     )
 
 
-def _environment(placement: Placement, settings: Settings, profile: ModelProfile, paths: Paths) -> tuple[Variable, ...]:
+def _python_path(release: Release) -> list[Variable]:
+    """Folders that an environment that is there already needs beside it."""
+    paths = release.existing.paths if release.existing else ()
+    return [Variable("PYTHONPATH", ":".join(paths), "setting existing_paths")] if paths else []
+
+
+def _environment(
+    placement: Placement, settings: Settings, release: Release, profile: ModelProfile, paths: Paths
+) -> tuple[Variable, ...]:
     """Later ones win: ours, the settings', the model's, the role's."""
     found = {
         variable.name: variable
@@ -199,12 +226,13 @@ def _environment(placement: Placement, settings: Settings, profile: ModelProfile
             Variable("XDG_CACHE_HOME", paths.cache, "JIT caches survive a restart"),
             Variable("TRITON_CACHE_DIR", f"{paths.cache}/triton", ""),
             Variable("FLASHINFER_WORKSPACE_BASE", paths.cache, ""),
+            *_python_path(release),
         )
     }
     if settings.pcie_ipc_allreduce:
         name = "SGLANG_ENABLE_PCIE_IPC_ALLREDUCE"
         found[name] = Variable(name, "1", "setting pcie_ipc_allreduce: 12 KiB in 5.3 us, NCCL took 205 (upstream)")
-    for name, entry in settings.environment.items():
+    for name, entry in settings.worker_environment.items():
         found[name] = Variable(name, entry.value, f"{entry.reason} ({entry.source})")
     for name, value in profile.environment.items():
         found[name] = Variable(name, value, f"model {profile.name}")

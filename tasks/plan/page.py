@@ -16,6 +16,7 @@ SHADES = 6  # classes h0 (faint) to h5 (strong)
 SHADE_OF_LINK = {"PIX": 4, "PXB": 4, "PHB": 3, "NODE": 2, "SYS": 1}  # nearer is stronger; NVLink strongest
 MARKS = {"error": "✕", "incomplete": "?", "warning": "!", "silenced": "~", "healthy": "✓", "unproven": "?"}
 NO_FIGURE = "n/a"
+LAYOUTS = {"pd": "prefill/decode", "single": "single-server", "data_parallel": "data-parallel"}
 OUTCOMES = {
     "right": "right values",
     "hang": "hangs",
@@ -56,6 +57,7 @@ def view(data: Data) -> dict[str, Any]:
     return {
         "host": data["host"],
         "written": data["written"],
+        "title": LAYOUTS.get(data["layout"], "host"),
         "verdict": {**data["verdict"], "mark": MARKS[data["verdict"]["level"]]},
         "figures": _figures(data),
         "to_fix": [finding for finding in findings if finding["level"] not in ("healthy", "silenced")],

@@ -20,6 +20,7 @@ class Paths:
     config: str
     state: str
     model: str  # the folder that the servers load
+    layout: str
 
     @classmethod
     def of(cls, settings: Settings, profile: ModelProfile) -> Paths:
@@ -29,6 +30,7 @@ class Paths:
             config=settings.config_dir,
             state=settings.state_dir,
             model=own or f"{settings.state_dir}/models/{profile.name}",
+            layout=settings.layout,
         )
 
     @property
@@ -56,6 +58,24 @@ class Paths:
         return f"{self.root}/current"
 
     @property
+    def previous(self) -> str:
+        """A link to the release that served before the current one."""
+        return f"{self.root}/previous"
+
+    @property
+    def pin(self) -> str:
+        """There while a rollback holds the host on a release, whatever the settings ask for."""
+        return f"{self.config}/pin.json"
+
+    def description(self, release: str) -> str:
+        """What a rollback plans with."""
+        return f"{self.locks}/{release}.release.json"
+
+    def belongings(self, release: str) -> list[str]:
+        """Files beside a release's folder that only it needs."""
+        return [f"{self.locks}/{release}{end}" for end in (".txt", "-router.txt", ".json", ".release.json")]
+
+    @property
     def models(self) -> str:
         return f"{self.state}/models"
 
@@ -74,8 +94,18 @@ class Paths:
 
     @property
     def measured(self) -> str:
-        """What pd-probe measured last, kept across reboots."""
-        return f"{self.state}/probe.json"
+        """What pd-probe measured last, kept across reboots, and for each layout: back in it, the proof still holds."""
+        return f"{self.state}/probe.json" if self.layout == "pd" else f"{self.state}/probe-{self.layout}.json"
+
+    @property
+    def bench(self) -> str:
+        """What pd-bench is told."""
+        return f"{self.config}/bench.json"
+
+    @property
+    def benched(self) -> str:
+        """What pd-bench measured last."""
+        return f"{self.state}/bench.json"
 
     @property
     def secret(self) -> str:
@@ -90,6 +120,11 @@ class Paths:
 
     def unit(self, instance: str) -> str:
         return f"{UNITS}/sglang-pd-{instance}.service"
+
+    def files_of(self, unit: str) -> tuple[str, ...]:
+        """What one of our units is started from."""
+        instance = unit.removeprefix("sglang-pd-").removesuffix(".service")
+        return (self.unit(instance), self.script(instance), self.environment(instance))
 
     def run(self, instance: str) -> str:
         return f"{RUN}/{instance}"

@@ -13,7 +13,8 @@ from tasks.plan.host import Hardware
 from tasks.plan.settings import Settings
 from tasks.plan.topology import spell_number_list
 
-ROLES = ("prefill", "decode")
+ROLES = ("prefill", "decode", "server")
+PAIR = ROLES[:2]  # between them KV moves
 # Farthest first (legend of `nvidia-smi topo -m`), SOCKET between two NUMA nodes of one socket; NVLink beats them all.
 LINKS = ("SYS", "SOCKET", "NODE", "PHB", "PXB", "PIX")
 ONE_SWITCH = ("PIX", "PXB")  # links that stay below one host bridge
@@ -69,11 +70,11 @@ class _Server:
 
 def name_of(settings: Settings, role: str, number: int) -> str:
     """prefill; prefill-0, prefill-1 where there are several."""
-    return f"{role}-{number}" if settings.of_role(role, "instances") > 1 else role
+    return f"{role}-{number}" if settings.instances(role) > 1 else role
 
 
 def place(settings: Settings, hardware: Hardware) -> tuple[Placement, ...]:
-    """A placement for every prefill and decode server, prefill first.
+    """A placement for every worker of the layout, prefill first.
 
     Settings that name GPUs are kept and checked. The rest is the best assignment, judged in this order: a server on
     one NUMA node, else on nodes of one socket or joined by NVLink, never on others; roles on nodes of their own; each
@@ -82,12 +83,12 @@ def place(settings: Settings, hardware: Hardware) -> tuple[Placement, ...]:
     """
     host = _Host(hardware)
     known = {gpu.index for gpu in hardware.gpus}
-    named = {role: settings.of_role(role, "gpus") for role in ROLES}
+    named = {role: settings.of_role(role, "gpus") for role in settings.roles}
     _check_counts(settings, hardware, known, named)
     servers = [
         _Server(role, number, name_of(settings, role, number), settings.of_role(role, "tensor_parallel"))
-        for role in ROLES
-        for number in range(settings.of_role(role, "instances"))
+        for role in settings.roles
+        for number in range(settings.instances(role))
     ]
     fixed: dict[_Server, Gpus] = {}
     wanted: list[_Server] = []
@@ -117,17 +118,17 @@ def place(settings: Settings, hardware: Hardware) -> tuple[Placement, ...]:
 
 
 def _check_counts(settings: Settings, hardware: Hardware, known: set[int], named: dict[str, list[int] | None]) -> None:
-    for role in ROLES:
+    for role in settings.roles:
         absent = sorted(set(named[role] or []) - known)
         if absent:
             raise PlanError(
                 f"setting {role}_gpus names GPU {absent[0]}, this host has {_indices(known)} "
                 f"({hardware.gpus[0].name}); {_row(hardware, max(known))}"
             )
-    wanted = sum(settings.of_role(role, "instances") * settings.of_role(role, "tensor_parallel") for role in ROLES)
+    wanted = sum(settings.instances(role) * settings.of_role(role, "tensor_parallel") for role in settings.roles)
     if wanted > len(known):
         asks = " + ".join(
-            f"{settings.of_role(r, 'instances')} x {settings.of_role(r, 'tensor_parallel')} {r}" for r in ROLES
+            f"{settings.instances(r)} x {settings.of_role(r, 'tensor_parallel')} {r}" for r in settings.roles
         )
         raise PlanError(
             f"the plan needs {wanted} GPUs ({asks}), this host has {len(known)}: "
@@ -291,7 +292,7 @@ def _writes(parts: dict[_Server, Gpus]) -> list[tuple[int, int]]:
     pairs = []
     for source, sources in parts.items():
         for target, targets in parts.items():
-            if (source.role, target.role) == ROLES:
+            if (source.role, target.role) == PAIR:
                 most = max(len(sources), len(targets))
                 ranks = ((i * len(sources) // most, i * len(targets) // most) for i in range(most))
                 pairs += [(sources[a], targets[b]) for a, b in ranks]
@@ -337,6 +338,8 @@ def _rule(server: _Server, gpus: Gpus, every: dict[_Server, Gpus], host: _Host) 
         bond = "joined by NVLink" if all(link.startswith("NV") for link in links) else "of one socket"
         return f"no NUMA node has {server.size} GPUs for it, so nodes {bond}{close}"
     others = {host.node[gpu] for other, theirs in every.items() if other.role != server.role for gpu in theirs}
+    if server.role not in PAIR:
+        return f"one NUMA node{close}"
     apart = "both roles on it, no layout keeps them apart" if nodes & others else "roles apart"
     return f"one NUMA node, {apart}{close}"
 
@@ -364,9 +367,10 @@ def _refusal(wanted: list[_Server], fixed: dict[_Server, Gpus], host: _Host) -> 
         f"{_indices(gpus)} on node {'unknown' if node is None else node}" for node, gpus in by_node.items()
     )
     last = max((gpu for gpus in by_node.values() for gpu in gpus), default=host.gpus[-1])
+    share = "the other role's share" if server.role in PAIR else "server_instances"
     return PlanError(
         f"{server.role} needs {server.size} GPUs on one NUMA node, free are {have or 'none'}: "
-        f"lower {server.role}_tensor_parallel, or the other role's share; {_row(host.hardware, last)}"
+        f"lower {server.role}_tensor_parallel, or {share}; {_row(host.hardware, last)}"
     )
 
 
@@ -404,7 +408,7 @@ def write_collapse(placements: tuple[Placement, ...], hardware: Hardware) -> Fin
     better = _best(list(parts), {}, host, first="collapse")
     if better and not _collapses(better, host):
         layout = ", ".join(
-            f"{role}_gpus = {[gpu for s, gpus in better.items() if s.role == role for gpu in gpus]}" for role in ROLES
+            f"{role}_gpus = {[gpu for s, gpus in better.items() if s.role == role for gpu in gpus]}" for role in PAIR
         )
         advice = f"a layout without it: {layout}"
     else:

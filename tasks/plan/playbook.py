@@ -15,10 +15,9 @@ from tasks.plan.files import WantedDirectory, WantedFile
 from tasks.plan.findings import Finding
 from tasks.plan.host import Hardware, System
 from tasks.plan.instances import Instance
-from tasks.plan.lock import Pin
+from tasks.plan.kept import NOTHING, Description, Kept, Pin
 from tasks.plan.model import ModelProfile
 from tasks.plan.paths import TARGET, Paths
-from tasks.plan.placement import ROLES
 from tasks.plan.release import Manifest, Release
 from tasks.plan.services import Fingerprint
 from tasks.plan.settings import Settings
@@ -67,10 +66,14 @@ class Plan:
     paths: Paths
     system: System
     hardware: Hardware
-    instances: tuple[Instance, ...]  # prefill, decode, router
+    instances: tuple[Instance, ...]  # the workers of the layout, then the router
     uv_requirement: str  # text of a lock
     api_key: str | None = None  # from the environment of whoever runs the deploy
     findings: tuple[Finding, ...] = ()  # of every check, healthy ones too
+    arguments: tuple[str, ...] = ()  # long options that the release's server knows, sorted
+    kept: Kept = NOTHING
+    pin: Pin | None = None  # that holds the host on this release
+    asked: str = ""  # id of the release that the settings ask for; another one only where there is a pin
 
     @property
     def workers(self) -> tuple[Instance, ...]:
@@ -117,7 +120,7 @@ class Plan:
     @property
     def packages(self) -> tuple[str, ...]:
         """Debian packages: Python with its headers, what JIT compiles with, what binds and watches."""
-        return tuple(debian_packages(self.release.manifest, [self.release.python]))
+        return tuple(debian_packages(self.release.manifest, [] if self.release.existing else [self.release.python]))
 
     @property
     def directories(self) -> tuple[WantedDirectory, ...]:
@@ -166,6 +169,15 @@ class Plan:
         )
 
     @property
+    def description(self) -> WantedFile:
+        """The release as the host keeps it for a rollback."""
+        return WantedFile(self.paths.description(self.release.id), Description(self.release, self.arguments).to_json())
+
+    @property
+    def pin_file(self) -> WantedFile | None:
+        return WantedFile(self.paths.pin, _json(self.pin.model_dump())) if self.pin else None
+
+    @property
     def uv_lock(self) -> WantedFile:
         return WantedFile(f"{self.paths.locks}/uv.txt", self.uv_requirement.encode())
 
@@ -183,7 +195,7 @@ class Plan:
         )
 
     @cached_property
-    def pins(self) -> tuple[Pin, ...]:
+    def pins(self) -> tuple[lock.Pin, ...]:
         """Every package that this host installs: of both locks, and uv."""
         texts = {"lock": self.release.lock, "router's lock": self.release.router_lock, "uv.txt": self.uv_requirement}
         return tuple({pin: None for where, text in texts.items() for pin in lock.read(text, where)})
@@ -197,7 +209,14 @@ class Plan:
         )
 
     @property
+    def python(self) -> str:
+        """The interpreter that the servers run with."""
+        return f"{self.release_directory}/{self.release.interpreter('env')}"
+
+    @property
     def site_packages(self) -> str:
+        if self.release.existing and self.release.existing.servers.site_packages:
+            return self.release.existing.servers.site_packages
         return f"{self.release_directory}/env/lib/python{self.release.python}/site-packages"
 
     @property
@@ -211,7 +230,9 @@ class Plan:
 
     @property
     def release_checks(self) -> tuple[str, ...]:
-        """Commands that a finished release must pass before it becomes current."""
+        """Commands that a finished release must pass before it becomes current; one that has served passed them."""
+        if self.release.id in self.kept.served:
+            return ()
         manifest, tool = self.release.manifest, f"{self.paths.bin}/pd-env"
         expected = {
             "imports": IMPORTS,
@@ -225,12 +246,20 @@ class Plan:
             expected["gpu_imports"] = GPU_IMPORTS
         if self.ordinary_torch:
             del expected["cuda"]  # a CUDA build serves the CPU too
+        environment, router = f"{self.release_directory}/env", f"{self.release_directory}/router"
+        of_router = [tool, "probe-router", router, "--module", self.router.module]
+        of_router += ["--arguments", json.dumps(self.router.words)]
+        if existing := self.release.existing:
+            expected["paths"] = list(existing.paths)
+            of_router += ["--python", f"{self.release_directory}/{self.router.interpreter}"]
+            of_router += [word for path in existing.paths for word in ("--path", path)]
+            probe = [tool, "probe", environment, "--python", self.python, "--untouched"]
+            # variables were judged in the preflight: nothing was built since
+            return (shlex.join([*probe, "--expect", json.dumps(expected)]), shlex.join(of_router))
         variables = self.judged_variables
-        environment = f"{self.release_directory}/env"
-        of_router = ["--module", self.router.module, "--arguments", json.dumps(self.router.words)]
         return (
             shlex.join([tool, "probe", environment, "--expect", json.dumps(expected)]),
-            shlex.join([tool, "probe-router", f"{self.release_directory}/router", *of_router]),
+            shlex.join(of_router),
             *([shlex.join([tool, "variables", environment, *variables])] if variables else []),
         )
 
@@ -275,16 +304,17 @@ class Plan:
             "warm_up_limit_s": self.settings.warm_up_limit,
             "golden": [golden.model_dump() for golden in self.profile.golden],
             "metrics": {
-                role: [f"{worker.url}/metrics" for worker in self.workers if worker.role == role] for role in ROLES
+                role: [f"{worker.url}/metrics" for worker in self.workers if worker.role == role]
+                for role in self.settings.roles
             },
-            "transfer_metrics": TRANSFER_METRICS,
+            "transfer_metrics": TRANSFER_METRICS if self.settings.layout == "pd" else {},
         }
         return WantedFile(self.paths.verify, _json(config), "640", "root", self.settings.service_user)
 
     @property
     def disk_needs(self) -> dict[str, float]:
         """GB that a first install writes, by folder."""
-        needs = {self.paths.root: RELEASE_GB[self.release.manifest.device]}
+        needs = {self.paths.root: RELEASE_GB[self.release.manifest.device] if self.release.existing is None else 0.0}
         if self.profile.source.hub and not self.brings_model:
             needs[self.paths.state] = self.profile.size_gb * 1.02
         return needs

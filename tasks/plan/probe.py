@@ -22,7 +22,7 @@ def configuration(plan: Plan) -> dict[str, Any]:
     uuids = {gpu.index: gpu.uuid for gpu in plan.hardware.gpus}
     used = sorted({gpu for worker in plan.workers for gpu in _placement(worker).gpus})
     return {
-        "python": f"{plan.release_directory}/env/bin/python",
+        "python": plan.python,
         "device": device,
         "driver": plan.hardware.driver,
         "release": plan.release.id,
@@ -42,7 +42,9 @@ def configuration(plan: Plan) -> dict[str, Any]:
         ],
         "peer": {"gpus": used, "uuids": [uuids[gpu] for gpu in used], "bytes": PEER_BYTES[device]},
         "pairs": pairs(plan.workers),
-        "shapes": shapes(plan.profile, plan.settings.prefill_tensor_parallel, device),
+        "shapes": shapes(plan.profile, plan.settings.prefill_tensor_parallel, device)
+        if plan.settings.layout == "pd"
+        else [],
     }
 
 

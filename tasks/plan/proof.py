@@ -78,7 +78,7 @@ def judge(data: Mapping[str, Any], plan: Plan) -> tuple[Finding, ...]:
     return (
         *_peer(parts.get("peer"), plan, on_gpu),
         *_all_reduce(parts.get("all_reduce")),
-        *_kv_path(parts.get("kv_path"), plan, on_gpu),
+        *(_kv_path(parts.get("kv_path"), plan, on_gpu) if plan.settings.layout == "pd" else _NO_KV_PATH),
     )
 
 
@@ -218,11 +218,15 @@ def _all_reduce_advice(group: Mapping[str, Any]) -> str:
     if control == "right":
         return (
             "it is right with NCCL_P2P_DISABLE=1: peer traffic between these GPUs is broken although the driver calls "
-            "it fine; switch ACS and IOMMU off or to pt, or serve without P2P (NCCL_P2P_DISABLE=1 in `environment`)"
+            "it fine; switch ACS and IOMMU off or to pt, or serve without P2P "
+            "(NCCL_P2P_DISABLE=1 in `worker_environment`)"
         )
     if control == "wrong":
         return "wrong with and without P2P: take the GPUs out of service, and run the vendor's diagnostics"
     return "it fails without P2P too: the set-up is broken, not the fabric; the evidence holds the last words"
+
+
+_NO_KV_PATH = (Finding("proof/kv/run", Level.HEALTHY, "whole servers: no KV cache moves between them"),)
 
 
 def _kv_path(part: Mapping[str, Any] | None, plan: Plan, on_gpu: bool) -> tuple[Finding, ...]:
@@ -327,6 +331,8 @@ def _run(id: str, what: str, part: Mapping[str, Any] | None) -> Finding:
         return Finding(id, Level.INCOMPLETE, f"{what}: not part of the last measurement", advice="measure again")
     if part["status"] == "done":
         return Finding(id, Level.HEALTHY, f"{what}: measured in {part['seconds']:.0f} s")
+    if part["status"] == "skipped":
+        return Finding(id, Level.HEALTHY, f"{what}: {part['reason']}")
     if part.get("pairs"):
         return Finding(id, Level.HEALTHY, f"{what}: measured, with faults")  # which have findings of their own
     level = Level.INCOMPLETE if part["status"] == "timeout" else Level.ERROR

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -68,6 +69,8 @@ class Manifest(BaseModel):
 class Overlay:
     """A patch of files/kernels: its files by path relative to site-packages."""
 
+    __pydantic_config__ = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
     name: str
     files: Mapping[str, bytes]
     environment: tuple[str, ...]  # variables that it makes known
@@ -82,8 +85,28 @@ class Overlay:
 
 
 @dataclass(frozen=True)
+class Environment:
+    """One Python environment of a host, as its interpreter tells it."""
+
+    python: str  # path of the interpreter, below a folder bin
+    version: str  # "3.12"
+    site_packages: str | None  # folder that holds sglang
+    cuda: str | None  # that torch is built for
+    packages: dict[str, str]  # version by normalised name
+
+
+@dataclass(frozen=True)
+class Existing:
+    """What others installed, in the place of a release that is built here."""
+
+    paths: tuple[str, ...]  # folders that PYTHONPATH adds
+    servers: Environment
+    router: Environment
+
+
+@dataclass(frozen=True)
 class Release:
-    """A manifest with the lock for one Python and the overlays that it carries."""
+    """A manifest with the lock for one Python and the overlays that it carries, or with what is there already."""
 
     manifest: Manifest
     python: str
@@ -91,6 +114,7 @@ class Release:
     router_lock: str  # text of the router environment's lock
     overlays: tuple[Overlay, ...]
     router: RouterPackage = "sglang-router"  # that router_lock installs
+    existing: Existing | None = None  # then there are no locks, and nothing is built
 
     @property
     def lock_sha256(self) -> str:
@@ -98,11 +122,29 @@ class Release:
 
     @property
     def id(self) -> str:
-        """NAME-pyVERSION-HASH: the same locks, overlays and Python give the same id."""
+        """NAME-pyVERSION-HASH: the same locks, overlays and Python give the same id; so does the same environment."""
+        if self.existing:
+            told = json.dumps(asdict(self.existing), sort_keys=True)
+            return f"{self.manifest.name}-existing-{hashlib.sha256(told.encode()).hexdigest()[:10]}"
         digest = hashlib.sha256(f"{self.lock_sha256}\0{self.python}".encode())
         for overlay in sorted(self.overlays, key=lambda o: o.name):
             digest.update(f"\0{overlay.name}\0{overlay.sha256}".encode())
         return f"{self.manifest.name}-py{self.python}-{digest.hexdigest()[:10]}"
+
+    def interpreter(self, environment: str) -> str:
+        """The Python of "env" or "router", relative to the release's folder."""
+        if self.existing is None:
+            return f"{environment}/bin/python"
+        part = self.existing.servers if environment == "env" else self.existing.router
+        return f"{environment}/bin/{part.python.rpartition('/')[2]}"
+
+    @property
+    def folders(self) -> dict[str, str]:
+        """ "env" and "router" -> folder of an environment that is there already; {} where they are built."""
+        if self.existing is None:
+            return {}
+        parts = {"env": self.existing.servers, "router": self.existing.router}
+        return {name: part.python.rpartition("/bin/")[0] or "/" for name, part in parts.items()}
 
     def unwanted_overlays(self, found: list[str]) -> list[str]:
         """Entries of site-packages that belong to no overlay of this release."""
@@ -145,6 +187,11 @@ def version_numbers(text: str) -> list[int]:
             break
         found.append(int(digits[0]))
     return found
+
+
+def same_version(found: str, wanted: str) -> bool:
+    """Whether an installed version is the wanted one; a local part such as +cu130 counts only where it is asked for."""
+    return found == wanted or ("+" not in wanted and found.partition("+")[0] == wanted)
 
 
 def at_least(version: str, minimum: str) -> bool:

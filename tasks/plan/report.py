@@ -39,7 +39,8 @@ def build(
         "format": FORMAT,
         "host": host,
         "written": now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "verdict": verdict(host, judged, path, state, planned=plan is not None),
+        "layout": plan.settings.layout if plan else None,
+        "verdict": verdict(host, judged, path, state, plan.settings.layout if plan else None),
         "findings": [finding.as_data() for finding in judged],
         "device": plan.release.manifest.device if plan else None,
         "placement": _placement(plan) if plan else [],
@@ -54,18 +55,22 @@ def build(
     }
 
 
-def verdict(host: str, findings: Sequence[Finding], path: Sequence[Data], state: str, planned: bool) -> Data:
-    """The word and the sentence on top. Level: the worst that was found, "unproven" where only a proof is missing."""
+def verdict(host: str, findings: Sequence[Finding], path: Sequence[Data], state: str, layout: str | None) -> Data:
+    """The word and the sentence on top. Level: the worst that was found, "unproven" where only a proof is missing.
+
+    layout: None where there is no plan.
+    """
     stops = [finding for finding in findings if finding.stops]
     doubts = [one for one in findings if not one.stops and one.level in (Level.WARNING, Level.INCOMPLETE)]
     if stops:
         more = f" (and {len(stops) - 1} more)" if len(stops) > 1 else ""
         return _verdict(stops[0].level, "Refused", f"{host} must not serve: {stops[0].line.rstrip('.')}{more}.")
     warned = f"{_count(len(doubts), 'warning')} to look at" if doubts else "every check healthy"
-    if not planned:
+    if layout is None:
         return _verdict("incomplete", "Not judged", f"{host} was not read far enough for a plan: {warned}.")
     if state == NONE:
-        sentence = f"{host} may serve as far as its checks tell, but its KV path has not been measured yet: {warned}."
+        missing = "its KV path has" if layout == "pd" else "the links between its GPUs have"
+        sentence = f"{host} may serve as far as its checks tell, but {missing} not been measured yet: {warned}."
         return _verdict("unproven", "Not measured", sentence)
     if state != FRESH:
         why = state.removeprefix("stale").lstrip(": ")

@@ -7,7 +7,7 @@ from tasks.plan.checks import CHECKS
 from tasks.plan.errors import PlanError, nearest
 from tasks.plan.instances import ports_of, router_ports
 from tasks.plan.model import ModelProfile
-from tasks.plan.placement import ROLES, name_of
+from tasks.plan.placement import name_of
 from tasks.plan.release import SERVED_SINCE, Manifest, unknown_arguments
 from tasks.plan.settings import Settings
 
@@ -20,27 +20,33 @@ def check(settings: Settings, manifest: Manifest, accepted: frozenset[str], prof
     accepted: the long options that the release's server knows.
     """
     lines = []
-    for role in ROLES:
+    for role in settings.roles:
         parallel = settings.of_role(role, "tensor_parallel")
         if profile.heads % parallel:
             lines.append(
                 f"setting {role}_tensor_parallel = {parallel} does not divide the {profile.heads} attention heads of "
-                f"{profile.name}: use {_divisors(profile.heads)}"
+                f"{profile.name}: use {_shares(profile)}"
+            )
+        elif not _shares_kv(profile, parallel):
+            lines.append(
+                f"setting {role}_tensor_parallel = {parallel} neither divides the {profile.kv_heads} KV heads of "
+                f"{profile.name} nor is a multiple of them: use {_shares(profile)}"
             )
     if settings.context_length > profile.maximum_context:
         lines.append(
             f"setting context_length = {settings.context_length}: {profile.name} ends at {profile.maximum_context}"
         )
     most = manifest.chunked_prefill_maximum  # upstream's sparse kernel is unguarded above it
-    if most is not None and settings.prefill_chunked_prefill > most:
+    chunked = f"{settings.roles[0]}_chunked_prefill"
+    if most is not None and getattr(settings, chunked) > most:
         lines.append(
-            f"setting prefill_chunked_prefill = {settings.prefill_chunked_prefill}: SGLang {manifest.sglang} "
+            f"setting {chunked} = {getattr(settings, chunked)}: SGLang {manifest.sglang} "
             f"crashes above {most} tokens in its sparse kernel; set at most {most}"
         )
     lines += _not_served(settings, manifest, profile)
     lines += _port_clashes(settings)
     lines += _silenced(settings)
-    for name in ("prefill_arguments", "decode_arguments"):
+    for name in (f"{role}_arguments" for role in settings.roles):
         lines += unknown_arguments(manifest, accepted, getattr(settings, name), name)
     if lines:
         raise PlanError(*lines)
@@ -94,8 +100,8 @@ def _port_clashes(settings: Settings) -> list[str]:
     """Ports of one host that two servers would take, or that do not exist."""
     wanted = [
         (name_of(settings, role, number), setting, port)
-        for role in ROLES
-        for number in range(settings.of_role(role, "instances"))
+        for role in settings.roles
+        for number in range(settings.instances(role))
         for setting, port in ports_of(settings, role, number).items()
     ]
     wanted += [("router", setting, port) for setting, port in router_ports(settings).items()]
@@ -112,5 +118,12 @@ def _port_clashes(settings: Settings) -> list[str]:
     return lines
 
 
-def _divisors(heads: int) -> str:
-    return ", ".join(str(n) for n in range(1, min(heads, 16) + 1) if heads % n == 0)
+def _shares_kv(profile: ModelProfile, parallel: int) -> bool:
+    """Ranks share out the KV heads, or each head goes to as many ranks (SGLang asserts it when it loads the model)."""
+    return profile.kv_heads % parallel == 0 or parallel % profile.kv_heads == 0
+
+
+def _shares(profile: ModelProfile) -> str:
+    """What tensor_parallel can be, up to 16."""
+    every = range(1, min(profile.heads, 16) + 1)
+    return ", ".join(str(n) for n in every if profile.heads % n == 0 and _shares_kv(profile, n))

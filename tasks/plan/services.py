@@ -12,6 +12,7 @@ from tasks.plan.host import Answer
 from tasks.plan.instances import Instance
 from tasks.plan.settings import Settings
 
+DOWN = ("inactive", "failed")  # ActiveState of a unit that holds nothing
 PARTS = ("script", "environment", "unit", "secret", "release")
 PART_NAMES = {
     "script": "launch script", "environment": "environment file", "unit": "unit file",
@@ -47,11 +48,19 @@ ABSENT = Running("inactive", "dead", enabled=False, stale=False, pid=0, fingerpr
 
 
 @dataclass(frozen=True)
+class Serving:
+    """Units that run before this run changes anything."""
+
+    units: tuple[str, ...]
+    replaced: bool  # every worker among them belongs to another layout: this run ends them anyway
+
+
+@dataclass(frozen=True)
 class FoundUnits:
-    """What systemd knows: by instance name, and the names of all unit files of ours that lie on disk."""
+    """What systemd knows: by instance name, and of every unit file of ours on disk whether it is active."""
 
     instances: Mapping[str, Running]
-    files: tuple[str, ...]
+    files: Mapping[str, bool]
     target_enabled: bool
 
     @property
@@ -61,6 +70,13 @@ class FoundUnits:
     def without_instance(self, instances: tuple[Instance, ...]) -> list[str]:
         """Units of ours that no instance of the plan needs."""
         return sorted(set(self.files) - {instance.unit for instance in instances})
+
+    def serving(self, instances: tuple[Instance, ...]) -> Serving:
+        """The units that run now."""
+        running = {i.unit for i in instances if self.instances[i.name].active not in DOWN}
+        left_over = {unit for unit in self.without_instance(instances) if self.files[unit]}
+        workers = {i.unit for i in instances if i.role != "router"}
+        return Serving(tuple(sorted(running | left_over)), bool(left_over) and not running & workers)
 
 
 def read_units(sections: Mapping[str, Answer], instances: tuple[Instance, ...], target: str) -> FoundUnits:
@@ -89,7 +105,8 @@ def read_units(sections: Mapping[str, Answer], instances: tuple[Instance, ...], 
             fingerprint=_fingerprint(text(f"{instance.unit} fingerprint")),
             gate=_object(text(f"{instance.unit} gate")),
         )
-    return FoundUnits(found, tuple(text("files").split()), shown_of(target).get("UnitFileState") == "enabled")
+    files = {unit: state not in DOWN for unit, state in (line.split() for line in text("files").splitlines())}
+    return FoundUnits(found, files, shown_of(target).get("UnitFileState") == "enabled")
 
 
 def reason_to_restart(wanted: Fingerprint, found: Running) -> str | None:
@@ -110,7 +127,7 @@ def restarts(
     found: Mapping[str, Running],
     settings: Settings,
 ) -> dict[str, str]:
-    """Instance name -> why it restarts. With restart_scope "pair" the workers of a host go together."""
+    """Instance name -> why it restarts. With restart_scope "pair" prefill and decode of a host go together."""
     reasons = {}
     for instance in instances:
         reason = reason_to_restart(wanted[instance.name], found[instance.name])
@@ -118,7 +135,7 @@ def restarts(
             reasons[instance.name] = reason
     workers = [instance.name for instance in instances if instance.role != "router"]
     cause = next((name for name in workers if name in reasons), None)
-    if cause and settings.restart_scope == "pair":
+    if cause and settings.restart_scope == "pair" and settings.layout == "pd":
         for name in workers:
             reasons.setdefault(name, f"restarts with {cause}: a half-replaced pair can stall")
     if settings.reprove:

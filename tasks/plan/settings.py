@@ -18,7 +18,22 @@ Count = Annotated[int, Field(ge=1)]
 GpuList = Annotated[list[Annotated[int, Field(ge=0)]] | None, Field(min_length=1)]
 # Paths stand in units and scripts as they are: nothing that systemd or a shell would read in another way.
 AbsolutePath = Annotated[str, Field(pattern=r"^/[A-Za-z0-9_.+@:,=/-]*[A-Za-z0-9_.+@:,=-]$")]
+Interpreter = Annotated[str, Field(pattern=r"^/([A-Za-z0-9_.+@=-]+/)+bin/python[0-9.]*$|^/bin/python[0-9.]*$")]
 Arguments = list[str]
+# `--data NAME=1,16` arrives as text, `--data NAME=1` as a number.
+Loads = Annotated[
+    list[Annotated[str, Field(pattern=r"^[1-9][0-9]*/[1-9][0-9]*$")]],
+    Field(min_length=1),
+    BeforeValidator(lambda v: v.split(",") if isinstance(v, str) else v),
+]
+Counts = Annotated[
+    list[Count],
+    Field(min_length=1),
+    BeforeValidator(
+        lambda v: [int(n) if n.isdigit() else n for n in v.split(",")] if isinstance(v, str)
+        else [v] if isinstance(v, int) else v
+    ),
+]  # fmt: skip
 # `--data python=3.12` arrives as a float.
 Python = Annotated[Literal["auto", "3.11", "3.12"], BeforeValidator(lambda v: str(v) if isinstance(v, float) else v)]
 
@@ -44,9 +59,16 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     release: str
+    environment: Literal["release", "existing"]
+    existing_python: Interpreter | None
+    existing_router_python: Interpreter | None
+    existing_paths: list[AbsolutePath]
     python: Python
     torch_wheel: Literal["cpu", "ordinary"]
     router: Literal["sglang-router", "smg"]
+    rollback: bool
+    rollback_reason: str
+    unpin: bool
     package_index: str | None
     package_extra_indexes: list[str]
     package_find_links: list[str]
@@ -63,6 +85,8 @@ class Settings(BaseModel):
     model_hub: Annotated[str, Field(pattern=r"^https?://\S+$")] | None
     model_revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None
     context_length: Annotated[int, Field(ge=128)]
+
+    layout: Literal["pd", "single", "data_parallel"]
 
     prefill_instances: Count
     prefill_tensor_parallel: Count
@@ -89,10 +113,23 @@ class Settings(BaseModel):
     decode_arguments: Arguments
     decode_environment: dict[str, str]
 
+    server_instances: Count
+    server_tensor_parallel: Count
+    server_gpus: GpuList
+    server_numa_node: Annotated[int, Field(ge=0)] | None
+    server_port: Port
+    server_dist_init_port: Port
+    server_mem_fraction: Fraction
+    server_chunked_prefill: Annotated[int, Field(ge=1)]
+    server_prefill_cuda_graph: bool
+    server_cuda_graph_max_batch: Count
+    server_arguments: Arguments
+    server_environment: dict[str, str]
+
     speculative: bool
     pcie_ipc_allreduce: bool
     transfer_backend: Literal["nixl", "mooncake"]
-    environment: dict[str, Variable]
+    worker_environment: dict[str, Variable]
 
     router_host: str
     router_port: Port
@@ -121,6 +158,14 @@ class Settings(BaseModel):
     limit_memlock: Annotated[str, Field(pattern=r"^(infinity|[0-9]+[KMGT]?)$")]
     limit_nofile: Annotated[int, Field(ge=1024)]
 
+    manage_driver: bool
+    driver_version: Annotated[str, Field(pattern=r"^[0-9]{3}(\.[0-9]+){1,2}$")] | None
+    driver_packages: Annotated[list[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]+$")]], Field(min_length=1)]
+    driver_repository: str | None
+    driver_keyring: Annotated[str, Field(min_length=1)] | None
+    allow_reboot: bool
+    reboot_limit: Seconds
+
     minimum_free_disk_gb: Gigabytes | None
     minimum_memory_gb_per_gpu: Gigabytes
     minimum_cpus_per_gpu: Annotated[int, Field(ge=0)]
@@ -142,12 +187,19 @@ class Settings(BaseModel):
 
     report_dir: Annotated[str, Field(min_length=1)] | None
 
+    bench_loads: Loads
+    bench_concurrency: Counts
+    bench_requests: Count
+    bench_repeats: Count
+    bench_limit: Seconds
+
     @field_validator(
         "minimum_free_disk_gb",
         "minimum_memory_gb_per_gpu",
         "minimum_shm_gb",
         "prefill_mem_fraction",
         "decode_mem_fraction",
+        "server_mem_fraction",
         "peer_minimum_gbps",
         "kv_minimum_gbps",
         "kv_minimum_share",
@@ -161,6 +213,15 @@ class Settings(BaseModel):
     def of_role(self, role: str, name: str) -> Any:
         """The setting `name` of a role: of_role("prefill", "port") is prefill_port."""
         return getattr(self, f"{role}_{name}")
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Of the workers, in the order of the plan."""
+        return ("prefill", "decode") if self.layout == "pd" else ("server",)
+
+    def instances(self, role: str) -> int:
+        """Servers of a role of this layout."""
+        return 1 if self.layout == "single" else int(self.of_role(role, "instances"))
 
 
 def load(data: Mapping[str, object]) -> Settings:
@@ -202,7 +263,16 @@ def _keys(value: object) -> list[object]:
 def _contradictions(settings: Settings) -> list[str]:
     """Faults that lie between settings, or in a value's content."""
     lines = []
-    for scope in ("environment", "prefill_environment", "decode_environment", "router_environment"):
+    if settings.rollback and settings.unpin:
+        lines.append(
+            "settings rollback and unpin are both True: one goes back, the other undoes that; give one of them"
+        )
+    if settings.environment == "existing" and settings.existing_python is None:
+        lines.append('setting environment = "existing": set existing_python too, its interpreter on the host')
+    for name in ("existing_python", "existing_router_python", "existing_paths"):
+        if settings.environment == "release" and getattr(settings, name):
+            lines.append(f'setting {name} is read with environment = "existing" only: set that, or leave {name} out')
+    for scope in (f"{role}_environment" for role in ("worker", "prefill", "decode", "server", "router")):
         for name, entry in getattr(settings, scope).items():
             value = entry.value if isinstance(entry, Variable) else entry
             written = f"{value}{entry.reason}{entry.source}" if isinstance(entry, Variable) else value
@@ -222,11 +292,18 @@ def _contradictions(settings: Settings) -> list[str]:
                 f"setting package_wheelhouse = {settings.package_wheelhouse!r} means that folder alone: "
                 f"leave out {' and '.join(others)}"
             )
-    for role in ("prefill", "decode"):
-        gpus, instances, parallel = (settings.of_role(role, n) for n in ("gpus", "instances", "tensor_parallel"))
+    if settings.layout == "data_parallel" and settings.server_instances < 2:
+        lines.append(
+            'setting layout = "data_parallel" with server_instances = 1: one server is layout "single", '
+            "else set server_instances to 2 or more"
+        )
+    for role in settings.roles:
+        gpus, parallel = settings.of_role(role, "gpus"), settings.of_role(role, "tensor_parallel")
+        instances = settings.instances(role)
+        asked = "layout single has" if settings.layout == "single" else f"{role}_instances"
         if gpus is not None and len(gpus) != instances * parallel:
             lines.append(
-                f"setting {role}_gpus names {len(gpus)} GPUs, but {role}_instances {instances} x "
+                f"setting {role}_gpus names {len(gpus)} GPUs, but {asked} {instances} x "
                 f"{role}_tensor_parallel {parallel} needs {instances * parallel}"
             )
         if gpus is not None and len(set(gpus)) != len(gpus):
@@ -236,6 +313,7 @@ def _contradictions(settings: Settings) -> list[str]:
         lines.append(
             f"settings prefill_gpus and decode_gpus both name GPU {', '.join(map(str, both))}: give it to one role"
         )
+    lines += _driver_contradictions(settings)
     for name in ("router_host", "router_metrics_host"):
         host = getattr(settings, name)
         if host not in LOOPBACK and settings.router_api_key_env is None:
@@ -243,4 +321,26 @@ def _contradictions(settings: Settings) -> list[str]:
                 f"setting {name} = {host!r} listens beyond loopback: set router_api_key_env too, "
                 "the name of a variable in your environment that holds the key"
             )
+    return lines
+
+
+def _driver_contradictions(settings: Settings) -> list[str]:
+    lines = []
+    repository, keyring = settings.driver_repository, settings.driver_keyring
+    if settings.manage_driver and settings.driver_version is None:
+        lines.append('setting manage_driver = True needs driver_version, such as "580.95.05": name the one to pin')
+    if repository is not None and keyring is None:
+        lines.append("setting driver_repository needs driver_keyring: no kernel module comes from an unsigned source")
+    if repository is None and keyring is not None:
+        lines.append("setting driver_keyring is for driver_repository, which is not set: leave it out")
+    if repository is None:
+        return lines
+    if "@" in repository:  # not shown: what stands before it may be a password
+        return [*lines, "setting driver_repository holds credentials: write them to /etc/apt/auth.conf.d on the host"]
+    words = repository.split()
+    flat = [word.endswith("/") for word in words[1:2]] == [True]
+    if not re.match(r"[a-z+]+:/", repository) or (len(words) != 2 if flat else len(words) < 3):
+        lines.append(
+            f'setting driver_repository = {repository!r}: write "URI SUITE COMPONENT...", or "URI PATH/" for a flat one'
+        )
     return lines

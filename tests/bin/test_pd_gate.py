@@ -176,7 +176,7 @@ def test_a_bootstrap_answer_that_is_no_json_object_is_not_ready(host: Host, site
 def test_the_router_is_ready_when_it_says_so(host: Host, site: Site) -> None:
     site.answers |= {"/health": answer(200), "/readiness": answer(503)}
     child = host.start("router", "--url", site.url, "--pid", os.getpid())
-    host.comes_to("waiting for both roles to become healthy")
+    host.comes_to("waiting for the workers to become healthy")
     site.answers["/readiness"] = answer(200)
     assert finish(child).returncode == 0
     assert site.asked("/health") == 0

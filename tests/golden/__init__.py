@@ -18,6 +18,8 @@ GOLDEN: dict[str, dict[str, object]] = {
         "model": "deepseek-v4-flash-nvfp4",
     },
     "default.txt": {},
+    "single.txt": {"layout": "single"},
+    "data-parallel.txt": {"layout": "data_parallel"},
 }
 
 

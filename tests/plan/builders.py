@@ -5,6 +5,7 @@ Nothing here is imported by the code under test, and nothing of it is replaced.
 
 import runpy
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from inspect import ismodule
 from pathlib import Path
 from types import MappingProxyType
@@ -244,11 +245,11 @@ def servers(
     wanted: Settings, found: Hardware, built: Release | None = None, model: ModelProfile | None = None
 ) -> tuple[Instance, ...]:
     """Prefill, decode and router as the plan makes them, the rules of release and model included."""
-    built, model = built or release(), model or profile()
+    built, model = built or replace(release(), router=wanted.router), model or profile()
     rules.check(wanted, built.manifest, frozenset(), model)
     paths = Paths.of(wanted, model)
     served = instances.workers(wanted, built, model, placement.place(wanted, found), paths)
-    return (*served, instances.router(wanted, served, paths))
+    return (*served, instances.router(wanted, built, served, paths))
 
 
 def plan(
@@ -276,8 +277,9 @@ def plan(
 def catalogue_plan(data: Mapping[str, object], found: Hardware, api_key: str | None = None) -> Plan:
     """A plan with a release and a model of files/, as the deploy makes it from group_data/all.py and `data`."""
     wanted = settings(**data)
-    built = catalogue.release(catalogue.manifest(wanted.release), "3.11", wanted.torch_wheel, wanted.router)
-    return plan(wanted, found, built, catalogue.profile(wanted.model), api_key)
+    described = catalogue.described(catalogue.manifest(wanted.release), "3.11", wanted.torch_wheel, wanted.router)
+    made = plan(wanted, found, described.release, catalogue.profile(wanted.model), api_key)
+    return replace(made, arguments=described.arguments)
 
 
 def options(instance: Instance) -> dict[str, str]:

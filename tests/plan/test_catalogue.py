@@ -6,7 +6,7 @@ from tasks import catalogue
 from tasks.plan.errors import PlanError
 from tests.plan.builders import manifest
 
-RELEASES = sorted(path.parent.name for path in catalogue.LOCKS.glob("*/manifest.yaml"))
+RELEASES = sorted(path.parent.name for path in catalogue.LOCKS.glob("*/server.in"))
 MODELS = sorted(path.stem for path in catalogue.MODELS.glob("*.yaml"))
 
 
@@ -86,3 +86,10 @@ def test_a_patch_that_is_not_there() -> None:
     with pytest.raises(PlanError) as error:
         catalogue.overlay("no-such-patch", manifest())
     assert "names patch 'no-such-patch': files/kernels/no-such-patch/manifest.yaml is not there" in line_of(error)
+
+
+def test_a_release_without_a_lock_is_built_nowhere() -> None:
+    found = catalogue.manifest("sglang-0.5.16-cu130")
+    with pytest.raises(PlanError, match='has no lock, it serves environment = "existing" only'):
+        catalogue.release(found, "3.12", "cpu")
+    assert found.name not in {one.name for one in catalogue.offered("auto")}

@@ -117,15 +117,21 @@ def test_the_default_release_chooses_the_moe_backend_itself() -> None:
     assert "--moe-runner-backend" not in command(DEFAULT, "prefill") + command(DEFAULT, "decode")
 
 
-# ---- both
+# ---- every plan
 
 
-@pytest.mark.parametrize("name", sorted(GOLDEN))
-@pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_the_release_knows_every_argument(name: str, role: str) -> None:
+WORKERS = [
+    (name, worker.name)
+    for name in sorted(GOLDEN)
+    for worker in catalogue_plan(GOLDEN[name], hardware(TWO_SOCKETS)).workers
+]
+
+
+@pytest.mark.parametrize(("name", "worker"), WORKERS)
+def test_the_release_knows_every_argument(name: str, worker: str) -> None:
     known = accepted_arguments(catalogue_plan(GOLDEN[name], hardware(TWO_SOCKETS)).release.manifest)
     assert len(known) > 100
-    for line in instances(name)[role].arguments:
+    for line in instances(name)[worker].arguments:
         option = line[0].split("=")[0]
         # argparse also takes the beginning of one option, as in --tp, and refuses that of several
         assert option in known or len([other for other in known if other.startswith(option)]) == 1, option
@@ -138,10 +144,9 @@ def test_no_argument_stands_twice(name: str) -> None:
         assert sorted(options) == sorted(set(options))
 
 
-@pytest.mark.parametrize("name", sorted(GOLDEN))
-@pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_every_variable_has_the_value_that_both_roles_need(name: str, role: str) -> None:
-    found = {variable.name: variable.value for variable in instances(name)[role].environment}
+@pytest.mark.parametrize(("name", "worker"), WORKERS)
+def test_every_variable_has_the_value_that_all_workers_need(name: str, worker: str) -> None:
+    found = {variable.name: variable.value for variable in instances(name)[worker].environment}
     assert found["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert found["SGLANG_HOST_IP"] == "127.0.0.1"
     assert not any(re.search(r"expandable_segments", value) for value in found.values())

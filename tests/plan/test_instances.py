@@ -104,6 +104,25 @@ def test_a_tensor_parallel_that_does_not_divide_the_heads(role: str) -> None:
     assert "use 1, 2, 4, 8, 16" in line
 
 
+@pytest.mark.parametrize("parallel", [7, 14])
+def test_a_tensor_parallel_that_cannot_share_out_the_kv_heads(parallel: int) -> None:
+    """28 heads, 4 KV heads, as Qwen2.5-7B has."""
+    model = profile(heads=28, kv_heads=4)
+    with pytest.raises(PlanError) as error:
+        servers(settings(prefill_tensor_parallel=parallel), hardware(TWO_SOCKETS), model=model)
+    assert lines_of(error) == (
+        f"setting prefill_tensor_parallel = {parallel} neither divides the 4 KV heads of some-model nor is a multiple "
+        "of them: use 1, 2, 4",
+    )
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "parallel"), [(28, 4, 4), (32, 8, 2), (64, 1, 4), (32, 2, 4)])
+def test_a_tensor_parallel_that_shares_out_the_kv_heads(heads: int, kv_heads: int, parallel: int) -> None:
+    wanted = settings(prefill_tensor_parallel=parallel, decode_tensor_parallel=parallel)
+    found = servers(wanted, hardware(TWO_SOCKETS), model=profile(heads=heads, kv_heads=kv_heads))
+    assert options(found[0])["--tp"] == str(parallel)
+
+
 LIMITED = release(manifest(chunked_prefill_maximum=11673))
 
 
@@ -244,19 +263,19 @@ def test_a_fraction_is_printed_in_full(given: float, printed: str) -> None:
 
 def test_an_environment_variable_carries_reason_and_source() -> None:
     given = {"NCCL_X": {"value": "1", "reason": "because", "source": "a manual"}}
-    found = {v.name: v for v in made(environment=given)["prefill"].environment}
+    found = {v.name: v for v in made(worker_environment=given)["prefill"].environment}
     assert (found["NCCL_X"].value, found["NCCL_X"].reason) == ("1", "because (a manual)")
 
 
 def test_the_gpu_order_is_set_also_where_no_setting_says_so() -> None:
-    found = made(environment={})
+    found = made(worker_environment={})
     assert [environment(found[role])["CUDA_DEVICE_ORDER"] for role in ("prefill", "decode")] == ["PCI_BUS_ID"] * 2
 
 
 def test_the_role_wins_over_the_model_and_the_model_over_both_roles() -> None:
     shared = {name: {"value": "settings", "reason": "r", "source": "s"} for name in ("A", "B", "C")}
     model = profile(environment={"B": "model", "C": "model"})
-    wanted = settings(environment=shared, prefill_environment={"C": "role"})
+    wanted = settings(worker_environment=shared, prefill_environment={"C": "role"})
     prefill, decode, _ = servers(wanted, hardware(TWO_SOCKETS), model=model)
     assert [environment(prefill)[name] for name in "ABC"] == ["settings", "model", "role"]
     assert [environment(decode)[name] for name in "ABC"] == ["settings", "model", "model"]

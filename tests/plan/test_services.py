@@ -8,7 +8,7 @@ import pytest
 from tasks.plan.errors import PlanError
 from tasks.plan.host import Answer
 from tasks.plan.instances import Instance
-from tasks.plan.services import ABSENT, Fingerprint, Running, read_units, reason_to_restart, restarts, waiting
+from tasks.plan.services import ABSENT, Fingerprint, Running, Serving, read_units, reason_to_restart, restarts, waiting
 from tests.plan.builders import TWO_SOCKETS, hardware, servers, settings
 
 TARGET = "sglang-pd.target"
@@ -148,7 +148,7 @@ LEFT = Answer(0, json.dumps({**FINGERPRINT, "instance": "prefill", "pid": 42, "s
 
 
 def sections(instances: tuple[Instance, ...] = INSTANCES, **changes: Answer) -> dict[str, Answer]:
-    texts = {"files": Answer(0, "\n".join(instance.unit for instance in instances)), TARGET: shown()}
+    texts = {"files": Answer(0, "\n".join(f"{instance.unit} active" for instance in instances)), TARGET: shown()}
     for instance in instances:
         texts[instance.unit] = shown()
         texts[f"{instance.unit} fingerprint"] = LEFT
@@ -203,9 +203,49 @@ def test_a_unit_that_is_not_enabled(state: str) -> None:
 
 
 def test_units_of_an_earlier_plan() -> None:
-    lying = Answer(0, "sglang-pd-prefill.service\nsglang-pd-prefill-1.service\nsglang-pd-decode.service")
+    lying = Answer(
+        0, "sglang-pd-prefill.service active\nsglang-pd-prefill-1.service failed\nsglang-pd-decode.service active"
+    )
     units = read_units(sections(files=lying), INSTANCES, TARGET)
     assert units.without_instance(INSTANCES) == ["sglang-pd-prefill-1.service"]
+
+
+# ---- what runs before a run changes anything
+
+SINGLE = servers(settings(layout="single"), hardware(TWO_SOCKETS))
+DOWN = shown(ActiveState="inactive", MainPID="0")
+PAIR_UP = "sglang-pd-prefill.service active\nsglang-pd-decode.service activating\nsglang-pd-router.service active"
+
+
+def test_the_units_of_the_plan_that_run() -> None:
+    units = read_units(sections(**{PREFILL: DOWN}), INSTANCES, TARGET)
+    assert units.serving(INSTANCES) == Serving(("sglang-pd-decode.service", "sglang-pd-router.service"), False)
+
+
+def test_workers_of_another_layout_are_replaced_as_a_whole() -> None:
+    texts = sections(SINGLE, files=Answer(0, PAIR_UP), **{SINGLE[0].unit: DOWN})
+    serving = read_units(texts, SINGLE, TARGET).serving(SINGLE)
+    assert serving.replaced
+    assert serving.units == ("sglang-pd-decode.service", "sglang-pd-prefill.service", "sglang-pd-router.service")
+
+
+def test_a_worker_that_stays_is_not_ended_for_a_proof() -> None:
+    texts = sections(SINGLE, files=Answer(0, PAIR_UP))
+    assert not read_units(texts, SINGLE, TARGET).serving(SINGLE).replaced
+
+
+def test_what_ended_already_replaces_nothing() -> None:
+    texts = sections(SINGLE, files=Answer(0, f"{PREFILL} failed"), **{i.unit: DOWN for i in SINGLE})
+    assert read_units(texts, SINGLE, TARGET).serving(SINGLE) == Serving((), False)
+
+
+@pytest.mark.parametrize("layout", ["single", "data_parallel"])
+def test_whole_servers_restart_one_by_one(layout: str) -> None:
+    wanted = settings(layout=layout, server_tensor_parallel=2)
+    many = servers(wanted, hardware(TWO_SOCKETS))
+    names = [instance.name for instance in many]
+    state = {**dict.fromkeys(names, UP), names[0]: OTHER_SCRIPT}
+    assert list(restarts(many, dict.fromkeys(names, WANTED), state, wanted)) == [names[0]]
 
 
 @pytest.mark.parametrize("missing", sorted(sections()))

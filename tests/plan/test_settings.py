@@ -108,7 +108,7 @@ def test_keys_of_pyinfra_are_left_to_it(key: str) -> None:
         ("release", None),
         ("package_find_links", "/wheels"),
         ("worker_ready_limit", 0),
-        ("environment", {"NCCL_DEBUG": "INFO"}),
+        ("worker_environment", {"NCCL_DEBUG": "INFO"}),
         ("router_health_interval", 0.5),
     ],
 )
@@ -119,12 +119,12 @@ def test_a_wrong_type_or_value_is_one_line_that_names_setting_and_value(name: st
 
 
 def test_a_variable_without_reason_is_refused_by_its_name() -> None:
-    line = fault(environment={"NCCL_DEBUG": {"value": "INFO", "source": "NCCL manual"}})
+    line = fault(worker_environment={"NCCL_DEBUG": {"value": "INFO", "source": "NCCL manual"}})
     assert "environment['NCCL_DEBUG']['reason']" in line
 
 
 def test_an_empty_reason_is_no_reason() -> None:
-    assert "['reason']" in fault(environment={"NCCL_DEBUG": {"value": "INFO", "reason": "", "source": "manual"}})
+    assert "['reason']" in fault(worker_environment={"NCCL_DEBUG": {"value": "INFO", "reason": "", "source": "manual"}})
 
 
 def test_every_fault_of_a_file_is_told_at_once() -> None:
@@ -194,9 +194,9 @@ def test_beyond_loopback_with_a_key() -> None:
 
 
 @pytest.mark.parametrize("value", ["expandable_segments:True", "max_split_size_mb:64, expandable_segments : true"])
-@pytest.mark.parametrize("scope", ["environment", "prefill_environment", "decode_environment"])
+@pytest.mark.parametrize("scope", ["worker_environment", "prefill_environment", "decode_environment"])
 def test_expandable_segments_with_nixl(scope: str, value: str) -> None:
-    variable: object = {"value": value, "reason": "r", "source": "s"} if scope == "environment" else value
+    variable: object = {"value": value, "reason": "r", "source": "s"} if scope == "worker_environment" else value
     line = fault(**{scope: {"PYTORCH_CUDA_ALLOC_CONF": variable}})
     assert f"setting {scope}['PYTORCH_CUDA_ALLOC_CONF']" in line
     assert "expandable_segments" in line
@@ -220,4 +220,4 @@ def test_a_value_with_a_line_break(value: str) -> None:
 @pytest.mark.parametrize("field", ["value", "reason", "source"])
 def test_a_variable_with_a_line_break_anywhere(field: str) -> None:
     variable = {"value": "1", "reason": "r", "source": "s", field: "one\ntwo"}
-    assert "line break" in fault(environment={"A": variable})
+    assert "line break" in fault(worker_environment={"A": variable})

@@ -17,6 +17,7 @@ from tasks.plan.checks import (
     clock,
     model,
     environment,
+    release,
 )
 from tasks.plan.checks.registry import CHECKS, Found, judged, table
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import re
 
 from tasks.plan.checks.registry import Found, Unreadable, Verdict, check, healthy, warning
-
-DRIVER_PACKAGE = re.compile(
-    r"^(nvidia-(driver|dkms|kernel|open|utils|compute|firmware)|libnvidia-|cuda-drivers|linux-modules-nvidia)"
-)
+from tasks.plan.driver import of_driver
 
 
 @check(
@@ -42,8 +39,9 @@ def clock(found: Found) -> Verdict:
 @check(
     "host/upgrades/driver",
     "system",
-    judges="unattended upgrades cannot replace the driver's packages; where they can, a warning",
+    judges="unattended upgrades cannot replace the driver's packages; where they can, a warning without manage_driver",
     source="sglang#11395, deepops#1186, gpu-operator#898: library and module differ after an unattended upgrade",
+    settings=("manage_driver",),
     ask="apt-config dump | grep -i unattended; apt-mark showhold",
     required=False,
     of_gpu=True,
@@ -58,10 +56,12 @@ def upgrades(found: Found) -> Verdict:
         raise Unreadable("the list of packages holds no apt", lines[0])
     if "unattended-upgrades" not in installed or not on:
         return healthy("no unattended upgrades")
-    driver = {name: state for name, state in installed.items() if DRIVER_PACKAGE.match(name)}
+    driver = {name: state for name, state in installed.items() if of_driver(name)}
     open_ = sorted(
         name for name, state in driver.items() if state[0] != "h" and not any(_covers(w, name) for w in left_out)
     )
+    if open_ and found.settings.manage_driver:
+        return healthy(f"{len(open_)} packages of the driver are left out from this run on")
     if open_:
         return warning(
             f"unattended upgrades may replace {len(open_)} packages of the driver under the running servers",

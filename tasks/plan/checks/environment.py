@@ -13,7 +13,7 @@ NOT_BUILT = 3  # the section's status as long as the release is not built
     "plan",
     judges="every SGLANG_* variable of the servers stands in the release's source; judged once it is built",
     source="SGLang ignores a misspelt variable without a word",
-    settings=("environment", "prefill_environment", "decode_environment"),
+    settings=("worker_environment", "prefill_environment", "decode_environment", "server_environment"),
     ask="grep -r SGLANG_ SITE_PACKAGES/sglang",
 )
 def known(found: Found) -> Verdict:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tasks.plan.checks.registry import Found, Unreadable, Verdict, check, error, healthy, warning
 from tasks.plan.host import HEALTH_COLUMNS, Gpu
+from tasks.plan.placement import ROLES
 from tasks.plan.topology import spell_number_list
 
 OUR_UNITS = "sglang-pd-"
@@ -103,7 +104,7 @@ def visible(found: Found) -> Verdict:
     "plan",
     judges="the plan's GPUs are there, and those of one server lie on one NUMA node",
     source="tasks/plan/placement.py",
-    settings=("prefill_gpus", "prefill_tensor_parallel", "decode_gpus", "decode_tensor_parallel"),
+    settings=tuple(f"{role}_{name}" for role in ROLES for name in ("gpus", "tensor_parallel")),
     ask="nvidia-smi topo -m",
     of_plan=True,
 )
@@ -129,7 +130,7 @@ def uniform(found: Found) -> Verdict:
     if len(kinds) > 1:
         return warning(
             f"servers get GPUs of {len(kinds)} kinds",
-            "name GPUs of one kind in prefill_gpus and decode_gpus",
+            f"name GPUs of one kind in {' and '.join(f'{role}_gpus' for role in found.settings.roles)}",
             *(f"GPU {gpu.index}: {gpu.name}, {gpu.memory_mib} MiB" for gpu in used),
         )
     return healthy(f"{len(used)} x {kinds[0]}")

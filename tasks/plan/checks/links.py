@@ -6,7 +6,7 @@ import re
 
 from tasks.plan.checks.gpus import health
 from tasks.plan.checks.registry import Found, Unreadable, Verdict, check, error, healthy, warning
-from tasks.plan.placement import write_collapse
+from tasks.plan.placement import ROLES, write_collapse
 from tasks.plan.topology import parse_p2p_matrix, parse_topo_matrix
 
 DEVICE = re.compile(r"^([0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f] ")
@@ -190,7 +190,7 @@ def _refused(found: Found, pairs: list[tuple[int, int]]) -> list[tuple[int, int,
 
 
 def _groups(found: Found) -> dict[str, list[tuple[int, ...]]]:
-    groups: dict[str, list[tuple[int, ...]]] = {"prefill": [], "decode": []}
+    groups: dict[str, list[tuple[int, ...]]] = {role: [] for role in ROLES}
     for worker in found.plan.workers if found.plan else ():
         if worker.placement:
             groups[worker.role].append(worker.placement.gpus)
@@ -232,6 +232,8 @@ def group(found: Found) -> Verdict:
 def transfer(found: Found) -> Verdict:
     groups = _groups(found)
     pairs = [(a, b) for p in groups["prefill"] for d in groups["decode"] for a in p for b in d]
+    if not pairs:
+        return healthy("whole servers: no KV cache moves between them")
     refused = _refused(found, pairs)
     if refused:
         return error(

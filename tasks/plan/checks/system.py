@@ -117,6 +117,8 @@ def glibc(found: Found) -> Verdict:
     of_plan=True,
 )
 def usable_python(found: Found) -> Verdict:
+    if found.settings.environment == "existing":
+        return healthy("the environment that is there brings its own")
     try:
         chosen = python.choose(found.system, found.manifest, found.settings)
     except Refused as refused:

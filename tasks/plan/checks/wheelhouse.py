@@ -23,6 +23,8 @@ def complete(found: Found) -> Verdict:
     assert plan is not None
     if folder is None:
         return healthy("packages come from an index")
+    if plan.release.existing is not None:
+        return healthy("the environment is there already, nothing is installed")
     if plan.release_file in found.text_or_empty("files").splitlines():
         return healthy(f"release {plan.release.id} is built")
     make = (

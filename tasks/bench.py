@@ -1,0 +1,45 @@
+"""The benchmark of a running service, by SGLang's own client through the router.
+
+pyinfra inventory.py tasks.bench.serving     the loads of the settings bench_*; nothing is deployed
+"""
+
+from __future__ import annotations
+
+from pyinfra import host
+from pyinfra.api import deploy
+
+from tasks import catalogue, preflight, refusal, render
+from tasks.facts.paths import Paths
+from tasks.facts.units import Units
+from tasks.operations import bench as measuring
+from tasks.operations import files
+from tasks.plan import bench
+from tasks.plan.errors import PlanError
+from tasks.plan.files import WantedFile
+from tasks.plan.playbook import Plan
+from tasks.plan.services import read_units, restarts, waiting
+
+
+def serving() -> None:
+    with refusal.in_one_line():
+        measure(plan=preflight.admit(preflight.examine()))
+
+
+@deploy("Benchmark")
+def measure(plan: Plan) -> None:
+    config = bench.config_file(plan)
+    if plan.settings.report_dir is None:
+        raise PlanError("setting report_dir = None: the benchmark keeps its results there, name a folder")
+    found = read_units(host.get_fact(Units, **plan.units), plan.instances, plan.target)
+    fingerprints = {instance.name: render.instance_files(plan, instance).fingerprint for instance in plan.instances}
+    reasons = restarts(plan.instances, fingerprints, found.instances, plan.settings)
+    reasons |= dict.fromkeys(waiting(plan.instances, found.instances), "is not ready yet")
+    if reasons:
+        told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        raise PlanError(f"the service does not run what is planned ({told}): deploy first, then measure")
+    tool = WantedFile(f"{plan.paths.bin}/pd-bench", catalogue.tools()["pd-bench"], "755")
+    on_disk = host.get_fact(Paths, paths=[tool.path, config.path])
+
+    files.file(name=f"File {tool.path}", wanted=tool, found=on_disk[tool.path])
+    files.file(name=f"File {config.path}", wanted=config, found=on_disk[config.path])
+    measuring.measured(name=f"Measured: layout {plan.settings.layout}", plan=plan)

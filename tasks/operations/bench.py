@@ -1,0 +1,77 @@
+"""The running service under load."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Generator
+from pathlib import Path
+
+from pyinfra.api import FunctionCommand, Host, State, operation
+
+from tasks import render, report
+from tasks.operations.following import ask, run_and_log, say
+from tasks.plan import bench
+from tasks.plan.errors import PlanError
+from tasks.plan.playbook import Plan
+
+UNIT = "sglang-pd-bench.service"
+SLACK_S = 600  # beside the passes: importing the client, asking whether the service answers
+
+
+@operation(is_idempotent=False)
+def measured(plan: Plan) -> Generator[FunctionCommand, None, None]:
+    """A measurement, kept beside the earlier ones, and a page that compares them."""
+    yield FunctionCommand(measure, [plan], {})
+
+
+def measure(state: State, host: Host, plan: Plan) -> bool:
+    """Run pd-bench on the host. False where it left no result, or a pass ended without one."""
+    run_and_log(state, host, _bench(plan))
+    text = ask(host, f"cat {shlex.quote(plan.paths.benched)}")
+    if not text:
+        say(host, f"nothing was measured; more with `journalctl -u {UNIT}` on the host", "red")
+        return False
+    try:
+        result = bench.result(plan, host.name, text)
+        page, comparison = _keep(result, Path(str(plan.settings.report_dir)))
+    except PlanError as fault:
+        for line in fault.lines:
+            say(host, line, "red")
+        return False
+    failed = [one for one in result.passes if one.status != "done"]
+    for one in failed:
+        say(host, f"{one.input}/{one.output} x {one.concurrency}: {one.status}: {one.reason}", "red")
+    told = bench.sentence(comparison.layouts)
+    if told:
+        say(host, told, "green")
+    say(host, f"page: {page}")
+    return not failed
+
+
+def _keep(result: bench.Result, folder: Path) -> tuple[Path, bench.Comparison]:
+    name = report.file_stem(result.host)
+    own = folder / "serving" / name
+    report.replace(own / bench.file_name(result), bench.kept(result).encode())
+    comparison = bench.compare(
+        bench.read_kept(path.read_text(errors="replace"), str(path)) for path in sorted(own.glob("*.json"))
+    )
+    page = folder / f"{name}.serving.html"
+    report.replace(page, render.serving(comparison))
+    return page, comparison
+
+
+def _bench(plan: Plan) -> str:
+    """In a unit of its own, as the user of the servers: nothing of it outlives the unit."""
+    settings, paths = plan.settings, plan.paths
+    properties = {
+        "User": settings.service_user,
+        "WorkingDirectory": paths.state,
+        "LimitNOFILE": settings.limit_nofile,
+        "RuntimeMaxSec": len(bench.passes(plan)) * settings.bench_limit + SLACK_S,
+    }
+    command = ["systemd-run", "--quiet", "--collect", "--wait", "--pipe", f"--unit={UNIT}"]
+    command += [f"--property={name}={value}" for name, value in properties.items()]
+    command += [f"--setenv=HOME={paths.state}", f"{paths.bin}/pd-bench", "--config", paths.bench]
+    command += ["--keep", paths.benched]
+    # an interrupted run can have left its unit, and a result of before must not pass for this one
+    return f"systemctl stop {UNIT} 2>/dev/null; rm -f {shlex.quote(paths.benched)}; {shlex.join(command)} >/dev/null"

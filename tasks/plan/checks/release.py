@@ -1,0 +1,49 @@
+"""An environment that is there already, and a pin that holds the host on another release than the settings ask for."""
+
+from __future__ import annotations
+
+from tasks.plan import existing
+from tasks.plan.checks.registry import Found, Verdict, check, error, healthy, warning
+
+
+@check(
+    existing.CHECK,
+    "plan",
+    judges='with environment = "existing": Python, packages, torch\'s CUDA and router are those of the release',
+    source="the release's manifest: versions that fit together",
+    settings=("environment", "existing_python", "existing_router_python", "existing_paths"),
+    ask="PYTHON -m pip list",
+)
+def fits(found: Found) -> Verdict:
+    assert found.plan is not None
+    release = found.plan.release
+    if release.existing is None:
+        return healthy("built here from the release's locks")
+    name = release.existing.servers.python
+    lines = existing.misfits(release.existing, release.manifest, release.router)
+    if lines:
+        return error(
+            f"{name} is not what release {release.manifest.name} says: {'; '.join(lines)}",
+            "install these versions there, or choose the release that fits",
+            *lines,
+        )
+    return healthy(f"{name} holds what release {release.manifest.name} says")
+
+
+@check(
+    "release/pin/none",
+    "plan",
+    judges="a rollback's pin that holds the host on another release than the settings ask for: warning",
+    source="docs/releases.md: without a pin the next run would undo a rollback",
+    settings=("rollback", "unpin"),
+    ask="cat /etc/sglang-pd/pin.json",
+)
+def none(found: Found) -> Verdict:
+    assert found.plan is not None
+    pin = found.plan.pin
+    if pin is None:
+        return healthy("not pinned")
+    return warning(
+        f"{pin.told}; the settings ask for {found.plan.asked}",
+        "to go on to that one, run with --data unpin=True",
+    )

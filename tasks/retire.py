@@ -1,0 +1,24 @@
+"""Releases that nothing goes back to any more; the one that serves and the one before it stay."""
+
+from __future__ import annotations
+
+from pyinfra.api import deploy
+
+from tasks.operations import release
+from tasks.plan.playbook import Plan
+
+
+@deploy("Retire")
+def releases(plan: Plan) -> None:
+    paths, kept = plan.paths, plan.kept
+    release.served(
+        name=f"Release {plan.release.id} has served",
+        mark=f"{plan.release_directory}/served",
+        found=plan.release.id in kept.served,
+    )
+    release.removed(
+        name="No older releases",
+        releases=paths.releases,
+        unwanted={old: paths.belongings(old) for old in kept.superseded(plan.release.id, plan.pin)},
+        leftovers=kept.leftovers,
+    )
