@@ -29,10 +29,8 @@ CHECKS = [
 SKIPPED = "import sgl_kernel: no /dev/nvidiactl: it loads only where a GPU is"
 
 
-def install(node: Node, release: str, *arguments: str, **data: object) -> Result:
-    result = deploy(node, *(arguments or ("-y",)), operations=INSTALL, release=release, **GPU_HOST, **data)
-    assert result.report, result.output
-    return result
+def install(node: Node, release: str, **data: object) -> Result:
+    return deploy(node, "-y", operations=INSTALL, release=release, **GPU_HOST, **data)
 
 
 def lines(result: Result, word: str) -> list[str]:
