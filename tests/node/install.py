@@ -6,7 +6,7 @@ pyinfra -y tests/node/inventory.py tests/node/install.py
 from tasks import activate, kernels, preflight, refusal, runtime, system
 
 with refusal.in_one_line():
-    plan = preflight.admit()
+    plan = preflight.admit(preflight.examine())
     system.provision(plan)
     runtime.build(plan)
     kernels.place(plan)
