@@ -13,7 +13,7 @@ from tasks.plan.playbook import Plan
 @deploy("Activate")
 def switch(plan: Plan) -> None:
     paths, pin = plan.paths, plan.pin_file
-    found = host.get_fact(Paths, paths=[paths.current, paths.previous, paths.pin])
+    found = host.get_fact(Paths, paths=[paths.current, paths.previous, paths.pin, paths.compiled(plan.release.id)])
     previous = plan.kept.previous_once(plan.release.id)
 
     if pin:
@@ -26,6 +26,14 @@ def switch(plan: Plan) -> None:
             directory=f"{paths.releases}/{previous}",
             link=paths.previous,
             found=found[paths.previous].target,
+        )
+    if plan.jit:
+        release.compiled(
+            name="Kernels compiled ahead",
+            command=plan.jit,
+            mark=paths.compiled(plan.release.id),
+            wanted=plan.release.manifest.jit,
+            found=found[paths.compiled(plan.release.id)].text,
         )
     release.linked(
         name=f"Current release is {plan.release.id}",

@@ -1,6 +1,7 @@
 """Mistakes in the inventory, group_data and the command line, as a user meets them: through pyinfra itself."""
 
 import socket
+import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -83,6 +84,16 @@ def test_a_host_that_cannot_be_reached(checkout: Checkout, run: str, closed_port
 def test_without_a_terminal_a_run_that_would_ask_is_refused_before_connecting(checkout: Checkout) -> None:
     checkout.hosts("@fake/gpu-1")
     assert "no terminal to ask for a go-ahead: add -y, or --dry for a look" in refused(checkout, "")
+
+
+def test_a_benchmark_without_a_terminal_asks_for_a_go_ahead_too(checkout: Checkout) -> None:
+    checkout.hosts("@fake/gpu-1")
+    ran = subprocess.run(
+        checkout.command(operations="tasks.bench.serving"), cwd=checkout.folder, env=checkout.environment,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ran.returncode != 0
+    assert "no terminal to ask for a go-ahead: add -y" in ran.stderr
 
 
 @pytest.mark.parametrize("run", ["--dry", "-y"])

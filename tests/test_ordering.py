@@ -66,6 +66,7 @@ def every_path(plan: Plan) -> Iterable[str]:
         plan.paths.current,
         plan.paths.previous,
         plan.paths.pin,
+        plan.paths.compiled(plan.release.id),
         plan.description.path,
         plan.paths.secret,
         plan.uv_lock.path,

@@ -205,6 +205,7 @@ UNEVEN = catalogue_plan(
     {"prefill_instances": 3, "prefill_tensor_parallel": 2, "decode_tensor_parallel": 2}, hardware([0] * 6 + [1] * 2)
 )
 SIXTEEN = catalogue_plan({"prefill_tensor_parallel": 8, "decode_tensor_parallel": 8}, hardware([0] * 8 + [1] * 8))
+WHOLE = catalogue_plan({"layout": "data_parallel"}, hardware(TWO_SOCKETS))
 PAGES = {  # by title
     "everything: Refused": page_of("everything", PLAN, FINDINGS, proof()),
     "before a plan: Refused": page_of("before a plan", None, FINDINGS, None, NONE),
@@ -214,6 +215,7 @@ PAGES = {  # by title
     ),
     "three layouts: benchmark": benchmark("three layouts", "pd", "single", "data_parallel"),
     "one layout: benchmark": benchmark("one layout", "pd"),
+    "whole servers: Not measured": page_of("whole servers", WHOLE, (), None, NONE),
     "sixteen GPUs: Proven": page_of("sixteen GPUs", SIXTEEN, (), proof([pair(i, i + 8) for i in range(8)], gpus=16)),
 }
 WIDTHS = (400, 1400)

@@ -63,6 +63,20 @@ def adopted(directory: str, description: bytes, parts: Mapping[str, str], found:
 
 
 @operation()
+def compiled(command: str, mark: str, wanted: Sequence[str], found: str | None) -> Commands:
+    """Kernels that every server would compile at its start, compiled once into the release's cache.
+
+    mark: a file there that names what was compiled. found: its text.
+    """
+    text = "\n".join(wanted)
+    if found == text:
+        host.noop(f"{mark} names them")
+        return
+    yield FunctionCommand(run_and_log, [command], {})
+    yield StringCommand(f"printf '%s\\n' {shlex.join(wanted)} >{shlex.quote(mark)}")
+
+
+@operation()
 def linked(directory: str, link: str, found: str, checks: Sequence[str] = ()) -> Commands:
     """A link points at a release, moved in one step after every check has passed."""
     if found == directory:

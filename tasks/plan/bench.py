@@ -140,7 +140,7 @@ def config_file(plan: Plan) -> WantedFile:
             )
         )
     config = {
-        "python": f"{plan.release_directory}/env/bin/python",
+        "python": plan.python,
         "module": CLIENT,
         "environment": {variable.name: variable.value for variable in plan.workers[0].environment},
         "url": plan.router.url,

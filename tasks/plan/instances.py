@@ -212,10 +212,19 @@ def _python_path(release: Release) -> list[Variable]:
     return [Variable("PYTHONPATH", ":".join(paths), "setting existing_paths")] if paths else []
 
 
+def _toolkit(release: Release, paths: Paths) -> list[Variable]:
+    """The compiler that a release for GPUs brings."""
+    if release.manifest.device != "cuda" or release.existing:
+        return []
+    reason = "nvcc of the release: what a newer one compiles, the driver may refuse"
+    return [Variable("CUDA_HOME", f"{paths.releases}/{release.id}/env/cuda", reason)]
+
+
 def _environment(
     placement: Placement, settings: Settings, release: Release, profile: ModelProfile, paths: Paths
 ) -> tuple[Variable, ...]:
     """Later ones win: ours, the settings', the model's, the role's."""
+    cache = paths.release_cache(release.id)
     found = {
         variable.name: variable
         for variable in (
@@ -223,9 +232,11 @@ def _environment(
             Variable("SGLANG_HOST_IP", LOOPBACK, "ranks would register whatever address is found first"),
             Variable("HF_HUB_OFFLINE", "1", "the model is on disk: no look-ups while serving"),
             Variable("HF_HOME", f"{paths.cache}/huggingface", ""),
-            Variable("XDG_CACHE_HOME", paths.cache, "JIT caches survive a restart"),
-            Variable("TRITON_CACHE_DIR", f"{paths.cache}/triton", ""),
-            Variable("FLASHINFER_WORKSPACE_BASE", paths.cache, ""),
+            Variable("XDG_CACHE_HOME", cache, "JIT caches survive a restart, but serve no other release or patch"),
+            Variable("TRITON_CACHE_DIR", f"{cache}/triton", ""),
+            Variable("TVM_FFI_CACHE_DIR", f"{cache}/tvm-ffi", ""),
+            Variable("FLASHINFER_WORKSPACE_BASE", cache, ""),
+            *_toolkit(release, paths),
             *_python_path(release),
         )
     }

@@ -72,8 +72,9 @@ class Paths:
         return f"{self.locks}/{release}.release.json"
 
     def belongings(self, release: str) -> list[str]:
-        """Files beside a release's folder that only it needs."""
-        return [f"{self.locks}/{release}{end}" for end in (".txt", "-router.txt", ".json", ".release.json")]
+        """Files and folders beside a release's own that only it needs."""
+        ends = (".txt", "-router.txt", ".json", ".release.json")
+        return [*(f"{self.locks}/{release}{end}" for end in ends), self.release_cache(release)]
 
     @property
     def models(self) -> str:
@@ -82,6 +83,14 @@ class Paths:
     @property
     def cache(self) -> str:
         return f"{self.state}/cache"
+
+    def release_cache(self, release: str) -> str:
+        """What the servers of one release compile at run time."""
+        return f"{self.cache}/{release}"
+
+    def compiled(self, release: str) -> str:
+        """Names what pd-jit compiled ahead for a release."""
+        return f"{self.release_cache(release)}/compiled"
 
     @property
     def verify(self) -> str:

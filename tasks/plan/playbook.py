@@ -38,6 +38,7 @@ IMPORTS = [
     "nixl",
 ]
 GPU_IMPORTS = ["sgl_kernel"]  # its code for the card is chosen, and the driver's library loaded, while it is imported
+USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 KERNEL_SETTINGS = ("net.ipv4.ip_local_reserved_ports", "kernel.numa_balancing")
 KERNEL_LIMITS = ("net.ipv4.ip_local_port_range", "fs.nr_open")  # only read
 
@@ -134,6 +135,7 @@ class Plan:
             WantedDirectory(paths.state, "750", user, user),
             WantedDirectory(paths.models, "750", user, user),
             WantedDirectory(paths.cache, "750", user, user),
+            WantedDirectory(paths.release_cache(self.release.id), "750", user, user),
         )
 
     @cached_property
@@ -261,6 +263,22 @@ class Plan:
             shlex.join([tool, "probe", environment, "--expect", json.dumps(expected)]),
             shlex.join(of_router),
             *([shlex.join([tool, "variables", environment, *variables])] if variables else []),
+        )
+
+    @property
+    def jit(self) -> str | None:
+        """Compiles the servers' kernels ahead, where the servers will look for them; None where there are none."""
+        if not self.release.manifest.jit:
+            return None
+        variables = {variable.name: variable.value for variable in self.workers[0].environment}
+        variables["PATH"] = f"{self.python.rpartition('/')[0]}:{variables.get('PATH', USUAL_PATH)}"
+        variables["HOME"] = self.paths.state
+        return shlex.join(
+            [
+                *("runuser", "-u", self.settings.service_user, "--", "env", "-C", self.paths.state),
+                *(f"{name}={value}" for name, value in variables.items()),
+                *(f"{self.paths.bin}/pd-jit", "--python", self.python, *self.release.manifest.jit),
+            ]
         )
 
     @property

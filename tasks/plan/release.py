@@ -55,6 +55,7 @@ class Manifest(BaseModel):
     driver_minimum: int | None
     compute_capabilities: list[str]
     patches: list[str]
+    jit: list[str]  # MODULE:FUNCTION, generators of the kernels that every server compiles: see pd-jit
     system_packages: list[str]
     spelling: Spelling
     renamed: dict[str, str]  # options of the releases before it -> what they are called now

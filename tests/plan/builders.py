@@ -68,6 +68,7 @@ def manifest(**changes: object) -> Manifest:
         "driver_minimum": 580,
         "compute_capabilities": ["12.0"],
         "patches": [],
+        "jit": [],
         "system_packages": ["g++"],
         "spelling": {
             "decode_graph_max_batch": ["--cuda-graph-max-bs-decode", "{value}"],

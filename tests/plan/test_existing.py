@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tasks import catalogue
-from tasks.plan import existing
+from tasks.plan import bench, existing
 from tasks.plan.errors import PlanError
 from tasks.plan.existing import Asked
 from tasks.plan.findings import Level, Refused
@@ -91,6 +91,13 @@ def test_an_answer_that_cannot_be_read_is_one_line(text: str) -> None:
         read(Answer(0, text or "\n "))
     with pytest.raises(PlanError, match="cut short"):
         existing.read({"servers": told()}, ASKED)
+
+
+def test_the_benchmarks_client_runs_in_it() -> None:
+    plan = planned(read())
+    asked = json.loads(bench.config_file(plan).content)
+    assert asked["python"] == f"{plan.release_directory}/env/bin/{PYTHON.rpartition('/')[2]}"
+    assert asked["environment"]["PYTHONPATH"] == "/srv/wheels"
 
 
 def test_the_id_follows_what_is_installed() -> None:

@@ -1,6 +1,7 @@
 """What the phases read from a plan: paths, owners, what the on-host tools are told."""
 
 import json
+import re
 import shlex
 from typing import Any
 
@@ -37,12 +38,27 @@ def test_a_folder_comes_after_the_one_that_holds_it() -> None:
 
 
 def test_only_what_servers_write_belongs_to_them() -> None:
-    owners = {directory.path: directory.owner for directory in made(service_user="pd").directories}
+    found = made(service_user="pd")
+    owners = {directory.path: directory.owner for directory in found.directories}
     assert {path for path, owner in owners.items() if owner == "pd"} == {
         "/var/lib/sglang-pd",
         "/var/lib/sglang-pd/models",
         "/var/lib/sglang-pd/cache",
+        f"/var/lib/sglang-pd/cache/{found.release.id}",
     }
+
+
+def test_kernels_are_compiled_ahead_as_the_server_would_look_for_them() -> None:
+    built = release(manifest(jit=["package:gen_norm"]))
+    found = plan(settings(), hardware(TWO_SOCKETS), built)
+    words = shlex.split(str(found.jit))
+    variables = dict(word.split("=", 1) for word in words if re.match(r"[A-Z0-9_]+=", word))
+    assert variables.items() >= {(v.name, v.value) for v in found.workers[0].environment}
+    assert variables["PATH"].startswith(f"{found.release_directory}/env/bin:")
+    assert variables["CUDA_HOME"] == f"{found.release_directory}/env/cuda"
+    assert words[:3] == ["runuser", "-u", found.settings.service_user], "the cache is the servers'"
+    assert words[-3:] == ["--python", found.python, "package:gen_norm"]
+    assert made().jit is None, "nothing to compile"
 
 
 @pytest.mark.parametrize(
