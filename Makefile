@@ -1,11 +1,12 @@
 # Commands of this checkout. `make rehearse` and `make test` do all their own set-up.
 
 PYTHON ?= python3
+INTERPRETER := $(if $(filter 3.%,$(PYTHON)),python3,$(PYTHON))# `make wheelhouse PYTHON=3.12` means the host's
 VENV := .venv
 SUITE := $(VENV)/.complete
 KERNELS := .venv-kernels/.complete
 
-.PHONY: help rehearse test test-kernels lint bench bench-serving lock node-down clean
+.PHONY: help rehearse test test-release test-faults test-kernels lint bench bench-serving lock wheelhouse node-down clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -15,6 +16,12 @@ rehearse: $(SUITE) packages ## bare simulated host to verified answers, twice; K
 
 test: $(SUITE) packages browser gpg test-kernels ## every test, those on simulated hosts included
 	@$(VENV)/bin/python -m pytest
+
+test-release: $(SUITE) packages ## the default GPU release and 0.5.17 beside it, installed for real on a simulated host; 20 GB
+	@EVERY_RELEASE=1 $(VENV)/bin/python -m pytest tests/node/test_release.py
+
+test-faults: $(SUITE) packages ## 20 faults while a release is built beside one that serves, at random points; SEED=N plays them again
+	@FAULTS=$(or $(FAULTS),20) SEED=$(or $(SEED),$(shell date +%s)) $(VENV)/bin/python -m pytest tests/node/test_faults.py
 
 test-kernels: $(KERNELS) ## the GPU kernels alone, under Triton's interpreter and compiled for sm_120; no GPU needed
 	@.venv-kernels/bin/python -m pytest tests/kernels -W ignore::DeprecationWarning
@@ -37,17 +44,21 @@ bench-serving: $(SUITE) ## the running service under load: HOST=NAME; INVENTORY,
 lock: $(SUITE) ## a release's locks made anew, with what moved: RELEASE=NAME, UPGRADE=1 takes newer packages
 	@$(VENV)/bin/python -m tools.lock $(or $(RELEASE),--help) $(if $(UPGRADE),--upgrade) $(LOCK_ARGUMENTS)
 
+wheelhouse: $(SUITE) ## a folder with every wheel of a release, for hosts without an index: RELEASE=NAME PYTHON=3.11 DEST=FOLDER
+	@$(VENV)/bin/python -m tools.wheelhouse $(or $(RELEASE),--help) $(PYTHON) $(if $(DEST),--dest $(DEST)) \
+		$(if $(ROUTER),--router $(ROUTER)) $(if $(TORCH_WHEEL),--torch-wheel $(TORCH_WHEEL))
+
 node-down: ## remove every simulated host
 	@$(VENV)/bin/python -m tests.node down-all
 
 $(SUITE): pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
-	@$(PYTHON) -m venv $(VENV)
+	@$(INTERPRETER) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
+	@$(INTERPRETER) -m venv $(VENV)
 	@$(VENV)/bin/pip install -q --disable-pip-version-check '.[dev]'
 	@touch $@
 
 $(KERNELS): tests/kernels/requirements.txt
-	@$(PYTHON) -m venv .venv-kernels
+	@$(INTERPRETER) -m venv .venv-kernels
 	@.venv-kernels/bin/pip install -q --disable-pip-version-check -r $<
 	@touch $@
 

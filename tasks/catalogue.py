@@ -9,6 +9,7 @@ from typing import TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from tasks.plan import lock
 from tasks.plan.choice import AUTO
 from tasks.plan.errors import PlanError, nearest
 from tasks.plan.kept import Description
@@ -169,8 +170,7 @@ def _lock(folder: Path, name: str) -> str:
     if not path.is_file():
         raise PlanError(f"release {folder.name} has no lock {name}: it serves other Python versions only")
     text = path.read_text()
-    if "--hash=" not in text:
-        raise PlanError(f"files/locks/{folder.name}/{name} holds no hashes: make the lock anew")
+    lock.read(text, f"files/locks/{folder.name}/{name}")
     return text
 
 

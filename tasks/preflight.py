@@ -183,6 +183,7 @@ def _admitted(seen: Seen) -> Plan:
         releases=plan.paths.releases,
         sglang=release.manifest.sglang,
         patches=release.patch_request,
+        wheelhouse=wanted.package_wheelhouse,
     )
     found = replace(found, answers={**answers, **of_plan}, plan=plan)
     admission.add(*of_hardware, *checks.judged(found, "plan"))

@@ -36,6 +36,7 @@ def _build(plan: Plan, tools: list[WantedFile]) -> None:
         environment=plan.paths.uv_environment,
         python=plan.release.python,
         lock=plan.uv_lock.path,
+        sources=plan.uv_sources,
         installed=found[plan.uv_metadata].kind == "file",
     )
     release.built(

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import yaml
 
-from tools import arguments
+from tools import arguments, download
 
 LOCKS = Path(__file__).resolve().parent.parent / "files" / "locks"
-PLATFORM = "x86_64-manylinux_2_34"
+PLATFORM = f"x86_64-manylinux_2_{download.GLIBC}"
 
 
 def inputs(release: Path) -> dict[str, str]:
@@ -72,10 +72,7 @@ def compile_lock(release: Path, lock: str, source: str, extra: list[str]) -> Non
 def read_arguments(release: Path, version: str, python: str) -> None:
     """Writes arguments.txt from the wheel of this SGLang."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-        command += ["--python-version", python, "--platform", PLATFORM, "--dest", folder, f"sglang=={version}"]
-        subprocess.run(command, check=True)
-        (wheel,) = Path(folder).glob("*.whl")
+        (wheel,) = download.wheels([f"sglang=={version}"], python, Path(folder))
         (release / "arguments.txt").write_text("\n".join(arguments.of_wheel(wheel)) + "\n")
 
 
@@ -102,6 +99,9 @@ def main() -> int:
             print(f"arguments.txt: read from the wheel of SGLang {has}")
     except subprocess.CalledProcessError as failed:
         print(f"{' '.join(map(str, failed.cmd[:3]))} failed with {failed.returncode}: see above", file=sys.stderr)
+        return 1
+    except download.Failed as fault:
+        print(fault, file=sys.stderr)
         return 1
     return 0
 

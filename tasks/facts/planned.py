@@ -7,6 +7,7 @@ import shlex
 from tasks.catalogue import tools
 from tasks.facts.sections import PRELUDE, Sections
 from tasks.plan.checks.environment import NOT_BUILT
+from tasks.plan.checks.wheelhouse import NO_FOLDER
 
 _SCRIPT = r"""
 present() { for p in "$@"; do [ -f "$p" ] && echo "$p"; done; true; }
@@ -19,11 +20,13 @@ patches() {
     [ -d "$site/sglang-$3.dist-info" ] && [ -f "${site%%/env/*}/release.json" ] || continue
     printf '%%s' "$PD_PATCHES" | limit 60 python3 -c "$PD_PATCH" check --patches - "$site"; return
   done; return %d; }
+wheels() { [ -d "$1" ] || return %d
+  (cd "$1" && limit 30 find . -maxdepth 1 -name '*.whl' -printf '%%f\n'); }
 """
 
 
 class Planned(Sections):
-    """Sections for the checks: files, 'binding COMMAND', variables, patches.
+    """Sections for the checks: files, 'binding COMMAND', variables; patches and wheels where they are asked for.
 
     The judge of patches travels with the question, so that a host without our tools still answers.
     """
@@ -37,6 +40,7 @@ class Planned(Sections):
         releases: str,
         sglang: str,
         patches: str,
+        wheelhouse: str | None = None,
     ) -> str:
         """bindings: commands such as 'numactl --cpunodebind=0 --membind=0', as instances have them. patches: what
         pd-patch check is told, "" where there are none."""
@@ -47,4 +51,6 @@ class Planned(Sections):
             lines.append(f"PD_PATCH=$(cat <<'PD_END'\n{tools()['pd-patch'].decode()}\nPD_END\n)")
             lines.append(f"PD_PATCHES=$(cat <<'PD_END'\n{patches}\nPD_END\n)")
             lines.append(f"section patches patches {shlex.join([site_packages, releases, sglang])}")
-        return "\n".join([PRELUDE, _SCRIPT % (NOT_BUILT, NOT_BUILT), *lines])
+        if wheelhouse:
+            lines.append(f"section wheels wheels {shlex.quote(wheelhouse)}")
+        return "\n".join([PRELUDE, _SCRIPT % (NOT_BUILT, NOT_BUILT, NO_FOLDER), *lines])

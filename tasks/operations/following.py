@@ -12,6 +12,7 @@ from pyinfra.api.arguments import CONNECTOR_ARGUMENT_KEYS
 from pyinfra.api.output import format_text
 
 from tasks.plan.instances import Instance
+from tasks.plan.release import checked
 
 POLL = 0.5  # seconds between two looks at a gate
 
@@ -19,6 +20,18 @@ POLL = 0.5  # seconds between two looks at a gate
 def run_and_log(state: State, host: Host, command: str) -> bool:
     """Run a command on the host; what it prints is shown line by line as it comes. False when it fails."""
     good, _ = host.run_shell_command(StringCommand(command), print_output=True, **_as_operation(host))
+    return bool(good)
+
+
+def pass_checks(state: State, host: Host, command: str) -> bool:
+    """Run a check of a release; what it skipped and what failed is shown, a line each. False when it fails."""
+    good, output = host.run_shell_command(StringCommand(command), **_as_operation(host))
+    try:
+        lines = checked(json.loads(output.stdout))
+    except ValueError:  # it broke off, or speaks on stderr alone
+        lines = output.stderr_lines
+    for line in lines:
+        say(host, line, None if good else "red")
     return bool(good)
 
 

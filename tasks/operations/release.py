@@ -11,7 +11,7 @@ from pyinfra import host
 from pyinfra.api import FileUploadCommand, FunctionCommand, StringCommand, operation
 
 from tasks.facts.kept import InUse
-from tasks.operations.following import run_and_log, say
+from tasks.operations.following import pass_checks, run_and_log, say
 from tasks.plan.files import Found
 from tasks.plan.release import damage
 
@@ -19,15 +19,16 @@ Commands = Generator[StringCommand | FileUploadCommand | FunctionCommand, None, 
 
 
 @operation()
-def uv(environment: str, python: str, lock: str, installed: bool) -> Commands:
-    """The package installer, pinned and hashed, in an environment of its own."""
+def uv(environment: str, python: str, lock: str, sources: Sequence[str], installed: bool) -> Commands:
+    """The package installer, pinned and hashed, in an environment of its own; sources: pip's options."""
     if installed:
         host.noop("uv is installed")
         return
     path = shlex.quote(environment)
     yield StringCommand(f"python{python} -m venv --clear {path}")
     pip = f"{path}/bin/python -m pip install -q --disable-pip-version-check --require-hashes --only-binary=:all:"
-    yield StringCommand(f"{pip} -r {shlex.quote(lock)}")
+    alone = "PIP_CONFIG_FILE=/dev/null " if "--no-index" in sources else ""  # no other folder of the host's pip.conf
+    yield StringCommand(f"{alone}{pip} {shlex.join(sources)} -r {shlex.quote(lock)}")
 
 
 @operation()
@@ -87,7 +88,7 @@ def linked(directory: str, link: str, found: str, checks: Sequence[str] = (), ch
     for line in changes:
         say(host, line)
     for check in checks:
-        yield StringCommand(check)
+        yield FunctionCommand(pass_checks, [check], {})
     new = shlex.quote(f"{link}.new")
     yield StringCommand(f"ln -sfnT {shlex.quote(directory)} {new} && mv -fT {new} {shlex.quote(link)}")
 

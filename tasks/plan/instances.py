@@ -47,6 +47,11 @@ class Instance:
         return f"sglang-pd-{self.name}.service"
 
     @property
+    def words(self) -> list[str]:
+        """The arguments as the process gets them, the API key aside."""
+        return [word for line in self.arguments for word in line]
+
+    @property
     def binding(self) -> tuple[str, ...]:
         """The command that binds CPUs and memory, in front of the server; () where nothing is bound."""
         if self.placement is None or not self.placement.numa_nodes:

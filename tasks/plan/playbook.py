@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from tasks.plan import lock
 from tasks.plan.checks.disk import RELEASE_GB
 from tasks.plan.files import WantedDirectory, WantedFile
 from tasks.plan.findings import Finding
@@ -36,6 +37,7 @@ IMPORTS = [
     "sglang.srt.models.registry",
     "nixl",
 ]
+GPU_IMPORTS = ["sgl_kernel"]  # its code for the card is chosen, and the driver's library loaded, while it is imported
 USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 KERNEL_SETTINGS = ("net.ipv4.ip_local_reserved_ports", "kernel.numa_balancing")
 KERNEL_LIMITS = ("net.ipv4.ip_local_port_range", "fs.nr_open")  # only read
@@ -196,6 +198,25 @@ class Plan:
         return WantedFile(f"{self.paths.locks}/uv.txt", self.uv_requirement.encode())
 
     @property
+    def uv_sources(self) -> tuple[str, ...]:
+        """pip's options for where uv comes from; () where the host's own configuration says it."""
+        settings = self.settings
+        if settings.package_wheelhouse:
+            return ("--isolated", "--no-index", "--find-links", settings.package_wheelhouse)
+        return (
+            *(("--index-url", settings.package_index) if settings.package_index else ()),
+            *(word for url in settings.package_extra_indexes for word in ("--extra-index-url", url)),
+            *(word for place in settings.package_find_links for word in ("--find-links", place)),
+            *(("--cert", settings.package_certificate) if settings.package_certificate else ()),
+        )
+
+    @cached_property
+    def pins(self) -> tuple[lock.Pin, ...]:
+        """Every package that this host installs: of both locks, and uv."""
+        texts = {"lock": self.release.lock, "router's lock": self.release.router_lock, "uv.txt": self.uv_requirement}
+        return tuple({pin: None for where, text in texts.items() for pin in lock.read(text, where)})
+
+    @property
     def uv_metadata(self) -> str:
         """A file that is there when the wanted uv is installed."""
         version = self.uv_requirement.split()[0].partition("==")[2]
@@ -239,13 +260,17 @@ class Plan:
             "torch": manifest.torch,
             "cuda": manifest.cuda,
             "nixl_plugins": ["UCX"],
+            "arguments": {worker.name: worker.words for worker in self.workers},
             "environment": environment,
             "folders": [environment["CUDA_HOME"]] if "CUDA_HOME" in environment else [],
         }
+        if manifest.device == "cuda":
+            expected["gpu_imports"] = GPU_IMPORTS
         if self.ordinary_torch:
             del expected["cuda"]  # a CUDA build serves the CPU too
         servers, router = f"{self.release_directory}/env", f"{self.release_directory}/router"
         of_router = [tool, "probe-router", router, "--module", self.router.module]
+        of_router += ["--arguments", json.dumps(self.router.words)]
         if existing := self.release.existing:
             expected["paths"] = list(existing.paths)
             of_router += ["--python", f"{self.release_directory}/{self.router.interpreter}"]
@@ -284,7 +309,7 @@ class Plan:
     @property
     def build_spec(self) -> WantedFile:
         """What pd-build is told."""
-        settings, lock_files = self.settings, self.lock_files
+        settings, lock_files, wheelhouse = self.settings, self.lock_files, self.settings.package_wheelhouse
         spec = {
             "id": self.release.id,
             "name": self.release.manifest.name,
@@ -299,7 +324,8 @@ class Plan:
             "patches_file": self.patches_file.path if self.patches_file else None,
             "index_url": settings.package_index,
             "extra_index_urls": settings.package_extra_indexes,
-            "find_links": settings.package_find_links,
+            "find_links": [wheelhouse] if wheelhouse else settings.package_find_links,
+            "no_index": wheelhouse is not None,
             "certificate": settings.package_certificate,
             "link_mode": None,
             "pd_env": f"{self.paths.bin}/pd-env",

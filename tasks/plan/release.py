@@ -172,6 +172,16 @@ def damage(part: Mapping[str, Any] | None) -> list[str]:
     return lines or [str(part.get("reason", "it differs from its record"))]
 
 
+def checked(report: Mapping[str, Any]) -> list[str]:
+    """What `pd-env probe` and `probe-router` say, in lines: how many passed, what was skipped, what failed and how."""
+    checks = report["checks"]
+    passed = [entry for entry in checks if entry["ok"] and not entry["skipped"]]
+    lines = [f"passed: {', '.join(entry['name'] for entry in passed)}"] if passed else []
+    lines += [f"skipped: {entry['name']}: {entry['reason']}" for entry in checks if entry["skipped"]]
+    lines += [f"failed: {entry['name']}: {entry['reason']}" for entry in checks if not entry["ok"]]
+    return lines + list(report["output"])
+
+
 def version_numbers(text: str) -> list[int]:
     """The leading numbers of a dotted version: [2, 36] of '2.36-9', [0, 5, 13] of '0.5.13.post1'."""
     found: list[int] = []

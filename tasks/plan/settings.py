@@ -75,6 +75,7 @@ class Settings(BaseModel):
     package_extra_indexes: list[str]
     package_find_links: list[str]
     package_certificate: AbsolutePath | None
+    package_wheelhouse: AbsolutePath | None
 
     root_dir: AbsolutePath
     config_dir: AbsolutePath
@@ -290,6 +291,13 @@ def _contradictions(settings: Settings) -> list[str]:
                     f"setting {scope}[{name!r}] = {value!r}: expandable_segments breaks cuda_ipc under NIXL, "
                     "KV would move at 0.4 GB/s; leave it out"
                 )
+    if settings.package_wheelhouse is not None:
+        others = [n for n in ("package_index", "package_extra_indexes", "package_find_links") if getattr(settings, n)]
+        if others:
+            lines.append(
+                f"setting package_wheelhouse = {settings.package_wheelhouse!r} means that folder alone: "
+                f"leave out {' and '.join(others)}"
+            )
     if settings.layout == "data_parallel" and settings.server_instances < 2:
         lines.append(
             'setting layout = "data_parallel" with server_instances = 1: one server is layout "single", '

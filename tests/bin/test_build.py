@@ -6,6 +6,7 @@ import base64
 import hashlib
 import http.server
 import importlib.util
+import io
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import quote, unquote
 
 import pytest
 
@@ -200,44 +202,65 @@ def asked(python: Path, code: str) -> str:
 
 @dataclass
 class Index:
-    url: str
-    authorizations: list[str]
-    asked: threading.Event  # a wheel was asked for
-    go: threading.Event  # wheels are given out
+    fault: str  # "503" or "401" for every answer; "half" or "wrong" (a file more) for wheels; it may change at any time
+    spared: int = 0  # requests that are answered well before the fault sets in
+    url: str = ""
+    authorizations: list[str] = field(default_factory=list)  # of each request
+    asked: threading.Event = field(default_factory=threading.Event)  # a wheel was asked for
+    go: threading.Event = field(default_factory=threading.Event)  # wheels are given out
+
+    def strikes(self) -> str:
+        """The fault of the next answer."""
+        if self.fault and self.spared > 0:
+            self.spared -= 1
+            return ""
+        return self.fault
+
+
+def with_a_file_more(wheel: bytes) -> bytes:
+    content = io.BytesIO(wheel)
+    with zipfile.ZipFile(content, "a") as archive:
+        archive.writestr("stray.py", "")
+    return content.getvalue()
 
 
 @contextmanager
 def index(wheels: Path, fault: str = "", held: bool = False) -> Iterator[Index]:
-    """A simple index of `wheels`. fault: "503" or "401" for pages, "half" for wheels; held: wheels wait for `go`."""
-    authorizations: list[str] = []
-    wanted, go = threading.Event(), threading.Event()
+    """A simple index of `wheels` on loopback; held: wheels wait for `go`."""
+    served = Index(fault)
     if not held:
-        go.set()
+        served.go.set()
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def log_message(self, *arguments: object) -> None:
             pass
 
         def do_GET(self) -> None:
-            authorizations.append(self.headers.get("Authorization", ""))
-            folder, _, name = self.path.strip("/").partition("/")
+            served.authorizations.append(self.headers.get("Authorization", ""))
+            folder, _, name = unquote(self.path).strip("/").partition("/")
+            fault = "" if folder == "simple" and not served.fault.isdigit() else served.strikes()
             if fault.isdigit():
                 self.answer(int(fault), b"")
             elif folder == "simple":
-                links = "".join(f'<a href="/wheels/{p.name}">{p.name}</a>' for p in wheels.glob(f"{name}-*"))
+                found = [p.name for p in wheels.glob("*.whl") if pd_build.normalised(p.name.split("-")[0]) == name]
+                links = "".join(f'<a href="/wheels/{quote(file)}">{file}</a>' for file in found)
                 self.answer(200 if links else 404, links.encode(), "text/html")
             else:
-                wanted.set()
-                go.wait(60)
-                self.answer(200, (wheels / name).read_bytes())
+                served.asked.set()
+                served.go.wait(60)
+                body = (wheels / name).read_bytes()
+                if fault == "wrong":
+                    body = with_a_file_more(body)
+                self.answer(200, body, length=len(body) // 2 if fault == "half" else None)
 
-        def answer(self, status: int, body: bytes, kind: str = "application/octet-stream") -> None:
+        def answer(
+            self, status: int, body: bytes, kind: str = "application/octet-stream", length: int | None = None
+        ) -> None:
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            half = fault == "half" and kind != "text/html"
-            self.wfile.write(body[: len(body) // 2] if half else body)
+            self.wfile.write(body[:length])
 
         def handle(self) -> None:
             with suppress(ConnectionError):  # a uv that was ended by the test
@@ -247,9 +270,10 @@ def index(wheels: Path, fault: str = "", held: bool = False) -> Iterator[Index]:
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:
-        yield Index(f"http://127.0.0.1:{server.server_port}/simple", authorizations, wanted, go)
+        served.url = f"http://127.0.0.1:{server.server_port}/simple"
+        yield served
     finally:
-        go.set()
+        served.go.set()
         server.shutdown()
         thread.join()
         server.server_close()
@@ -366,6 +390,22 @@ def test_wheel_folder_that_lacks_one_wheel_names_it(host: Host) -> None:
     failed(host, host.run(), "beta==2.0", "not found")
 
 
+def test_with_no_index_neither_the_hosts_index_nor_its_folders_are_asked(host: Host) -> None:
+    more = host.root / "more"
+    more.mkdir()
+    shutil.move(host.beta, more)
+    (host.root / ".config/uv").mkdir(parents=True)
+    (host.root / ".config/uv/uv.toml").write_text(f'find-links = ["{more}"]\n')
+    with index(more) as found:
+        host.environ |= {"UV_DEFAULT_INDEX": found.url, "UV_INDEX": found.url, "UV_FIND_LINKS": str(more)}
+        host.environ |= {"PIP_INDEX_URL": found.url, "PIP_FIND_LINKS": str(more)}
+        failed(host, host.run(), "beta==2.0", "not found")
+        assert found.authorizations == [], "not one request"
+        host.spec |= {"no_index": False, "find_links": []}
+        assert host.run().returncode == 1, "beta is there, alpha is not"
+        assert found.authorizations != []
+
+
 def test_other_version_than_pinned_names_the_pin(host: Host) -> None:
     with index(host.wheels) as found:
         from_index(host, found.url)
@@ -379,6 +419,7 @@ def test_other_version_than_pinned_names_the_pin(host: Host) -> None:
         ("503", ["HTTP 503 Service Unavailable", "/simple/"]),
         ("401", ["not found", "401 Unauthorized"]),
         ("half", ["==", "end of file before message length reached"]),
+        ("wrong", ["==", "hash mismatch: the file found is not the one of the lock"]),
     ],
 )
 def test_faults_of_an_index(host: Host, fault: str, words: list[str]) -> None:

@@ -504,6 +504,54 @@ def test_nixl_that_is_missing(environment: Environment) -> None:
     assert failed(content) == {"NIXL plugins": "ModuleNotFoundError: No module named 'nixl'"}
 
 
+def test_what_needs_a_gpu_is_said_to_be_skipped_where_there_is_none(probed: Environment) -> None:
+    add_module(probed, "on_card", "raise OSError('libcuda.so.1: cannot open shared object file')\n")
+    code, content = probe(probed, EXPECT | {"gpu_imports": ["on_card"]})
+    entry = content["checks"][0]
+    assert entry["name"] == "import on_card"
+    if Path("/dev/nvidiactl").exists():
+        assert code == 1 and not entry["skipped"] and "libcuda.so.1" in entry["reason"]
+    else:
+        assert code == 0 and entry["skipped"] and "no /dev/nvidiactl" in entry["reason"]
+    assert not any(other["skipped"] for other in content["checks"][1:])
+
+
+PARSER = """\
+class ServerArgs:
+    @staticmethod
+    def add_cli_args(parser):
+        parser.add_argument("--tp", type=int)
+        parser.add_argument("--mode", choices=["null", "prefill"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--tp", "4", "--mode", "prefill"], None),
+        (["--tp", "four"], "argument --tp: invalid int value: 'four'"),
+        (["--mode", "decoding"], "argument --mode: invalid choice: 'decoding'"),
+        (["--tpx", "4"], "unrecognized arguments: --tpx 4"),
+    ],
+)
+def test_arguments_are_parsed_as_the_server_parses_them(
+    probed: Environment, words: list[str], reason: str | None
+) -> None:
+    package = probed.site_packages / "sglang" / "srt"
+    package.mkdir(parents=True)
+    (package / "server_args.py").write_text(PARSER)
+    code, content = probe(probed, {"arguments": {"prefill": ["--tp", "1"], "decode": words}})
+    assert code == (1 if reason else 0)
+    said = failed(content)
+    assert list(said) == (["arguments of decode"] if reason else [])
+    assert not reason or said["arguments of decode"].startswith(reason)
+
+
+def test_a_release_without_the_parser_accepts_no_arguments(probed: Environment) -> None:
+    code, content = probe(probed, {"arguments": {"decode": []}})
+    assert code == 1 and "No module named 'sglang'" in failed(content)["arguments of decode"]
+
+
 def test_an_import_that_exits_is_one_failure_and_the_rest_is_checked(probed: Environment) -> None:
     add_module(probed, "leaving", "raise SystemExit('no GPU')\n")
     code, content = probe(probed, EXPECT | {"imports": ["leaving", "torch"]})
@@ -602,6 +650,23 @@ def test_the_router(environment: Environment) -> None:
     content = json.loads(done.stdout)
     assert [entry["ok"] for entry in content["checks"]] == [True, True]
     assert content["checks"][0]["found"] == "sgl-model-gateway 0.3.2"
+
+
+def test_the_routers_arguments(environment: Environment) -> None:
+    package = environment.site_packages / "sglang_router"
+    package.mkdir()
+    parser = "import argparse\n\ndef parse_router_args(words):\n    parser = argparse.ArgumentParser()\n"
+    parser += "    parser.add_argument('--port', type=int)\n    return parser.parse_args(words)\n"
+    texts = {"__init__": "", "__main__": ROUTER, "launch_router": f"{parser}\nif __name__ == '__main__':\n    pass\n"}
+    for name, text in texts.items():
+        (package / f"{name}.py").write_text(text)
+    assert run("pd-env", "probe-router", environment.root, "--arguments", '["--port", "8000"]').returncode == 0
+    done = run("pd-env", "probe-router", environment.root, "--arguments", '["--port", "none"]')
+    assert done.returncode == 1
+    assert failed(json.loads(done.stdout)) == {"arguments of router": "argument --port: invalid int value: 'none'"}
+    for wrong in ("{", '{"a": 1}', "[1]"):
+        done = run("pd-env", "probe-router", environment.root, "--arguments", wrong)
+        assert done.returncode == 2 and done.stderr.startswith("pd-env: --arguments is not")
 
 
 def test_a_router_that_does_not_run(environment: Environment) -> None:

@@ -92,6 +92,20 @@ def test_who_computes_is_told_with_unit_and_command(tmp_path: Path) -> None:
     assert "python" in found["holders"].text
 
 
+def test_wheels_of_a_folder(tmp_path: Path) -> None:
+    arguments: dict[str, object] = {
+        "release_file": "/x", "model_file": "/y", "site_packages": "/z", "bindings": [], "releases": str(tmp_path),
+        "sglang": "9.9", "patches": "",
+    }  # fmt: skip
+    assert "wheels" not in answers(Planned(), tmp_path, {}, **arguments)
+    (tmp_path / "wheels" / "below").mkdir(parents=True)
+    for name in ("wheels/a-1-py3-none-any.whl", "wheels/below/b-1-py3-none-any.whl", "wheels/SHA256SUMS"):
+        (tmp_path / name).touch()
+    asked = answers(Planned(), tmp_path, {}, **arguments, wheelhouse=str(tmp_path / "wheels"))
+    assert asked["wheels"] == Answer(0, "a-1-py3-none-any.whl")
+    assert answers(Planned(), tmp_path, {}, **arguments, wheelhouse="/nowhere")["wheels"].status == 4
+
+
 def test_names_in_the_source_of_a_built_release(tmp_path: Path) -> None:
     (tmp_path / "site/sglang/srt").mkdir(parents=True)
     (tmp_path / "site/sglang/srt/environ.py").write_text("SGLANG_B = 1\nSGLANG_A = get('SGLANG_B')\n")

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,20 +34,22 @@ class Result:
         return [operation["name"] for operation in self.report["plan"] if operation["hosts_with_change"]]
 
 
-def command_line(*arguments: str, inventory: str = INVENTORY, **data: object) -> list[str]:
+def command_line(
+    *arguments: str, inventory: str = INVENTORY, operations: str = "deploy.py", **data: object
+) -> list[str]:
     """The pyinfra command; `data` becomes --data NAME=VALUE."""
     values = [word for name, value in data.items() for word in ("--data", f"{name}={value}")]
-    return [str(Path(sys.executable).with_name("pyinfra")), *arguments, inventory, "deploy.py", *values]
+    return [str(Path(sys.executable).with_name("pyinfra")), *arguments, inventory, operations, *values]
 
 
 def environment(node: Node) -> dict[str, str]:
     return {**os.environ, "NODE": node.name}
 
 
-def deploy(node: Node, *arguments: str, **data: object) -> Result:
+def deploy(node: Node, *arguments: str, operations: str = "deploy.py", **data: object) -> Result:
     """`pyinfra ARGUMENTS inventory deploy.py --json`: `-y` runs it, `--dry` only plans."""
     ran = subprocess.run(
-        command_line(*arguments, "--json", **data), cwd=REPOSITORY, env=environment(node), stdin=subprocess.DEVNULL,
+        command_line(*arguments, "--json", operations=operations, **data), cwd=REPOSITORY, env=environment(node), stdin=subprocess.DEVNULL,
         capture_output=True, text=True,
     )  # fmt: skip
     last = ran.stdout.strip().splitlines()[-1:] or [""]
@@ -61,15 +64,24 @@ def provisioned(node: Node, **data: object) -> Result:
     return result
 
 
-def broken_off(node: Node, at: str, number: signal.Signals) -> None:
-    """A run that a signal ends as soon as it has said `at`."""
+def broken_off(
+    node: Node,
+    at: str,
+    act: signal.Signals | Callable[[subprocess.Popen[str]], object],
+    after: int = 0,
+    operations: str = "deploy.py",
+    **data: object,
+) -> None:
+    """A run that a signal, or an act, breaks off as soon as it has said `at` and `after` lines more."""
     process = subprocess.Popen(
-        command_line("-y"), cwd=REPOSITORY, env=environment(node), stdin=subprocess.DEVNULL,
+        command_line("-y", operations=operations, **data), cwd=REPOSITORY, env=environment(node), stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stderr is not None
+    more = -1  # lines to wait for; -1: not said yet
     for line in process.stderr:
-        if at in line:
-            process.send_signal(number)
+        more = after if more < 0 and at in line else more - (more > 0)
+        if more == 0:
+            process.send_signal(act) if isinstance(act, signal.Signals) else act(process)
             break
     process.communicate()

@@ -4,36 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from tests.bin.test_model import FIRST, REPO, REVISION, Hub, hub
 from tests.node.asking import out
 from tests.node.deploying import INVENTORY, environment
 from tests.node.node import REPOSITORY, Node
-from tests.node.waiting import until
+from tests.node.reach import within_reach
 
 __all__ = ["hub"]
 
 DIRECTORY = "/var/lib/sglang-pd/models/tiny"
-
-
-@contextmanager
-def within_reach(node: Node, hub: Hub) -> Iterator[None]:
-    """The hub's two loopback ports, on the node's loopback too."""
-    ports = [urlsplit(url).port for url in (hub.url, hub.store)]
-    forwards = [word for port in ports for word in ("-R", f"127.0.0.1:{port}:127.0.0.1:{port}")]
-    line = node.ssh_command()
-    tunnel = subprocess.Popen([*line[:-1], "-N", "-o", "ExitOnForwardFailure=yes", *forwards, line[-1]])
-    try:
-        listening = " && ".join(f"ss -Hltn 'sport = :{port}' | grep -q ." for port in ports)
-        until(lambda: node.run(listening).returncode == 0, "the hub is within the node's reach", 30)
-        yield
-    finally:
-        tunnel.terminate()
-        tunnel.wait()
 
 
 def fetch(node: Node, hub: Hub) -> tuple[int, str]:
@@ -52,7 +33,7 @@ def fetch(node: Node, hub: Hub) -> tuple[int, str]:
 
 
 def test_a_fetch_that_breaks_off_is_gone_on_with_and_then_changes_nothing(served: Node, hub: Hub) -> None:
-    with within_reach(served, hub):
+    with within_reach(served, hub.url, hub.store):
         hub.status = {f"/store/{FIRST}": [404]}
         status, said = fetch(served, hub)
         assert status != 0 and "Traceback" not in said, said

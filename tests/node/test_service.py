@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
+from tests.bin.test_build import wheel
 from tests.node.asking import CONFIG, UNITS, answer, answers, out, pids, states
 from tests.node.deploying import broken_off, command_line, deploy, environment
 from tests.node.node import REPOSITORY, Node
@@ -71,7 +74,8 @@ def test_dry_run_shows_the_full_plan_of_the_recorded_host(served: Node) -> None:
     assert "+   --tp 4 \\" in result.stderr
 
 
-SITE = "/opt/sglang-pd/current/env/lib/python3.11/site-packages"
+ENV = "/opt/sglang-pd/current/env"
+SITE = f"{ENV}/lib/python3.11/site-packages"
 EDITS = {
     "launch script": (f"echo '# by hand' >>{CONFIG}/decode.sh", f"Launch | File {CONFIG}/decode.sh"),
     "unit": (f"echo '# by hand' >>/etc/systemd/system/{UNITS[0]}", f"Launch | File /etc/systemd/system/{UNITS[0]}"),
@@ -97,6 +101,28 @@ def test_a_hand_edit_makes_its_own_operation_change_and_no_other(served: Node, e
     untouched = UNITS if edit != "stopped unit" else UNITS[:2]
     after = pids(served)
     assert {unit: after[unit] for unit in untouched} == {unit: before[unit] for unit in untouched}
+
+
+def test_another_version_and_a_deleted_file_are_named_by_a_dry_run_and_repaired(served: Node, tmp_path: Path) -> None:
+    older = wheel(tmp_path, "mdurl", "0.0.9", {"mdurl/__init__.py": ""})
+    version = "import importlib.metadata as m; print(m.version('mdurl'))"
+    locked = out(served, f'{ENV}/bin/python -c "{version}"')
+    served.run(f"base64 -d >/tmp/{older.name}", text=base64.b64encode(older.read_bytes()).decode())
+    uv = "/opt/sglang-pd/tools/uv/bin/uv pip install -q --no-deps --no-index"
+    out(served, f"{uv} --python {ENV}/bin/python /tmp/{older.name} && rm {SITE}/markdown_it/main.py /tmp/{older.name}")
+    before = pids(served)
+
+    dry = deploy(served, "--dry")
+    assert [name.partition(" sglang")[0] for name in dry.planned] == ["Runtime | Release"], dry.output
+    assert f"env: package mdurl is 0.0.9, the lock says {locked}" in dry.output
+    assert "env: file lib/python3.11/site-packages/markdown_it/main.py is missing" in dry.output
+    assert out(served, f'{ENV}/bin/python -c "{version}"') == "0.0.9", "a dry run touches nothing"
+
+    mended = deploy(served, "-y")
+    assert [name.partition(" sglang")[0] for name in mended.changed] == ["Runtime | Release"], mended.output
+    assert out(served, f'{ENV}/bin/python -c "{version}; import mdurl, markdown_it.main"') == locked
+    assert pids(served) == before
+    assert deploy(served, "-y").changed == []
 
 
 def environment_of_decode(node: Node) -> tuple[str, str]:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tasks import catalogue
 from tasks.plan.checks import CHECKS
 from tasks.plan.findings import Level
 from tasks.plan.host import Answer
@@ -32,6 +33,10 @@ LIMITS = "Max open files            1024                 4096                 fi
 NODE_MEMORY = "Node 0 MemFree: 9765625 kB\nNode 0 FilePages: {cache} kB\nNode 1 MemFree: 782450688 kB"
 SECOND_GPU = gpu_line(1, capability="9.0")
 EIGHT = "\n".join(gpu_line(i) for i in range(8))
+
+WHEELHOUSE: dict[str, object] = {"package_wheelhouse": "/srv/wheels"}
+UV = catalogue.uv_lock().split()[0].removeprefix("uv==")
+WHEELS = f"sglang-9.9-py3-none-any.whl\nsglang_router-9.3-cp38-abi3-manylinux_2_17_x86_64.whl\nuv-{UV}-py3-none-manylinux_2_17_x86_64.whl"
 
 
 def list_with(line: str, index: int) -> str:
@@ -126,6 +131,10 @@ CASES: list[tuple[str, dict[str, str | Answer | None], dict[str, object], Level,
     ("host/disk/release", {"disk": "/opt/sglang-pd 19531250\n/var/lib/sglang-pd 900000000"}, {}, ERROR, "/opt/sglang-pd has 20 GB free, 24 GB are needed"),
     ("host/disk/release", {"disk": "/opt/sglang-pd 19531250\n/var/lib/sglang-pd 900000000"}, {"minimum_free_disk_gb": 10}, HEALTHY, "10 GB are needed"),
     ("host/disk/release", {"disk": "/var/lib/sglang-pd 900000000"}, {}, ERROR, "/opt/sglang-pd has 0 GB free"),
+    ("host/wheelhouse/complete", {"wheels": WHEELS}, WHEELHOUSE, HEALTHY, "/srv/wheels holds the 3 wheels"),
+    ("host/wheelhouse/complete", {"wheels": WHEELS.replace("sglang_router", "other")}, WHEELHOUSE, ERROR, "package_wheelhouse /srv/wheels lacks sglang-router==9.3 (for Python 3.11)|make wheelhouse RELEASE=sglang-9.9-cu130 PYTHON=3.11"),
+    ("host/wheelhouse/complete", {"wheels": ""}, WHEELHOUSE, ERROR, "lacks sglang==9.9, sglang-router==9.3, uv=="),
+    ("host/wheelhouse/complete", {"wheels": Answer(4, "")}, WHEELHOUSE, ERROR, "/srv/wheels is not a folder on this host"),
     ("host/disk/model", {"disk": "/opt/sglang-pd 900000000\n/var/lib/sglang-pd 97656250"}, {}, ERROR, "/var/lib/sglang-pd has 100 GB free, 149 GB are needed"),
     ("host/disk/model", {"disk": "/opt/sglang-pd 900000000\n/var/lib/sglang-pd 97656250", "files": "/var/lib/sglang-pd/models/some-model/config.json"}, {}, HEALTHY, "is there"),
     ("host/ports/free", {"listeners": "LISTEN 0 1 127.0.0.1:30000 0.0.0.0:*"}, {}, ERROR, "port 30000 of prefill (prefill_port) is taken by a process without a pid"),

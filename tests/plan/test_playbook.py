@@ -111,13 +111,41 @@ def test_package_sources_reach_the_builder() -> None:
     assert [spec[key] for key in ("index_url", "extra_index_urls", "find_links", "certificate")] == list(given.values())
 
 
+def test_the_installer_of_packages_comes_from_the_same_places() -> None:
+    assert made().uv_sources == ()
+    found = made(
+        package_index="http://mirror/simple", package_extra_indexes=["http://mirror/cpu"],
+        package_find_links=["/a", "/b"], package_certificate="/etc/ssl/mirror.pem",
+    )  # fmt: skip
+    assert found.uv_sources == (
+        "--index-url", "http://mirror/simple", "--extra-index-url", "http://mirror/cpu",
+        "--find-links", "/a", "--find-links", "/b", "--cert", "/etc/ssl/mirror.pem",
+    )  # fmt: skip
+
+
+def test_from_a_wheel_folder_nothing_else_is_asked() -> None:
+    found = made(package_wheelhouse="/srv/wheels")
+    spec = json.loads(found.build_spec.content)
+    assert (spec["find_links"], spec["no_index"], spec["index_url"]) == (["/srv/wheels"], True, None)
+    assert found.uv_sources == ("--isolated", "--no-index", "--find-links", "/srv/wheels")
+    assert json.loads(made().build_spec.content)["no_index"] is False
+    assert {pin.name for pin in found.pins} == {"sglang", "sglang-router", "uv"}
+
+
 def test_a_release_is_probed_in_the_environment_of_its_servers() -> None:
     found = made()
     probe, router, variables = (shlex.split(command) for command in found.release_checks)
     expected = json.loads(probe[probe.index("--expect") + 1])
-    assert expected["environment"] == {variable.name: variable.value for variable in found.workers[0].environment}
+    wanted = {variable.name: variable.value for variable in found.workers[0].environment}
+    assert wanted["NCCL_P2P_LEVEL"] == "SYS" and expected["environment"].items() < wanted.items()
+    assert not any(found.paths.cache in value for value in expected["environment"].values()), "root writes no cache"
+    assert expected["folders"] == [wanted["CUDA_HOME"]]
     assert (expected["torch"], expected["cuda"]) == ("9.1.0", "13.0")
-    assert router[2:] == [f"{found.release_directory}/router", "--module", "sglang_router.launch_router"]
+    assert list(expected["arguments"]) == ["prefill", "decode"]
+    assert expected["arguments"]["decode"][:2] == ["--model-path", found.paths.model]
+    assert expected["gpu_imports"] == ["sgl_kernel"]
+    assert router[2:5] == [f"{found.release_directory}/router", "--module", "sglang_router.launch_router"]
+    assert json.loads(router[6])[:2] == ["--pd-disaggregation", "--prefill"]
     assert variables[1:] == ["variables", f"{found.release_directory}/env", "SGLANG_HOST_IP"]
 
 
@@ -132,7 +160,9 @@ def test_a_cuda_build_of_torch_may_serve_a_release_for_the_cpu() -> None:
     cpu = manifest(device="cpu", cuda=None)
     for lock, judged in (("torch==9.1.0+cpu --hash=x\n", True), ("torch==9.1.0 --hash=x\n", False)):
         probe = plan(settings(), hardware(TWO_SOCKETS), release(cpu, lock=lock)).release_checks[0]
-        assert ("cuda" in json.loads(shlex.split(probe)[-1])) is judged
+        expected = json.loads(shlex.split(probe)[-1])
+        assert ("cuda" in expected) is judged
+        assert "gpu_imports" not in expected
 
 
 def test_the_questions_go_through_the_router() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.plan.patches import Patch
-from tasks.plan.release import at_least, damage, driver_cuda, patch_changes, unknown_arguments
+from tasks.plan.release import at_least, checked, damage, driver_cuda, patch_changes, unknown_arguments
 from tests.plan.builders import manifest, overlay, release
 
 SHIM = overlay()
@@ -213,6 +213,17 @@ def test_damage_is_one_line_each() -> None:
 @pytest.mark.parametrize("part", [None, {}, {"whole": False}, {"whole": False, "reason": "no record"}])
 def test_an_environment_that_is_not_whole_always_has_a_line(part: dict[str, object] | None) -> None:
     assert len(damage(part)) == 1
+
+
+def test_what_a_check_of_a_release_says_in_lines() -> None:
+    def entry(name: str, ok: bool = True, skipped: bool = False, reason: str | None = None) -> dict[str, object]:
+        return {"name": name, "ok": ok, "skipped": skipped, "reason": reason}
+
+    checks = [entry("import a"), entry("import b", skipped=True, reason="no GPU"), entry("cuda", False, reason="12.8")]
+    assert checked({"checks": checks, "output": ["last words"]}) == [
+        "passed: import a", "skipped: import b: no GPU", "failed: cuda: 12.8", "last words",
+    ]  # fmt: skip
+    assert checked({"checks": checks[1:2], "output": []}) == ["skipped: import b: no GPU"]
 
 
 def test_a_removed_argument_says_so() -> None:

@@ -161,6 +161,12 @@ def test_of_role_reads_the_setting_of_that_role() -> None:
 # ---- contradictions between settings
 
 
+def test_a_wheel_folder_is_the_only_source() -> None:
+    assert settings(package_wheelhouse="/srv/wheels").package_wheelhouse == "/srv/wheels"
+    line = fault(package_wheelhouse="/srv/wheels", package_index="https://a.test/s", package_find_links=["/b"])
+    assert "means that folder alone: leave out package_index and package_find_links" in line
+
+
 def test_gpus_that_do_not_fill_the_servers() -> None:
     line = fault(prefill_gpus=[0, 1, 2])
     assert "prefill_gpus names 3 GPUs" in line

@@ -1,0 +1,77 @@
+"""A lock: one exact version a line, each with the hashes of its files; and which wheels it can be installed from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from tasks.plan.errors import PlanError
+
+PIN = re.compile(r"([A-Za-z0-9][\w.-]*)==([A-Za-z0-9.+!_-]+)((?:\s+--hash=\S+)*)")
+WHEEL = re.compile(r"([\w.]+)-([\w.!+]+)(?:-\d\w*)?-([\w.]+)-([\w.]+)-([\w.]+)\.whl")
+
+
+@dataclass(frozen=True)
+class Pin:
+    """One line of a lock."""
+
+    name: str  # normalised: "nvidia-cublas"
+    version: str
+    hashes: tuple[str, ...]  # "sha256:..." of every file of this version
+
+    @property
+    def requirement(self) -> str:
+        """The line as an installer reads it."""
+        return " ".join([f"{self.name}=={self.version}", *(f"--hash={value}" for value in self.hashes)])
+
+
+def read(text: str, where: str) -> tuple[Pin, ...]:
+    """The pins of a lock. Raises PlanError that names the first line without a hash; `where` names the lock."""
+    found = []
+    for line in re.sub(r"\\\n\s*", " ", text).splitlines():
+        line = re.sub(r"(^|\s)#.*", "", line).strip()
+        if not line:
+            continue
+        match = PIN.fullmatch(line)
+        if match is None:
+            raise PlanError(
+                f"{where}: {line.split(' --hash')[0]!r} is not NAME==VERSION with hashes: make the lock anew"
+            )
+        if not match[3]:
+            raise PlanError(f"{where}: {line} has no hash: make the lock anew")
+        hashes = tuple(word.removeprefix("--hash=") for word in match[3].split())
+        found.append(Pin(normalised(match[1]), match[2], hashes))
+    if not found:
+        raise PlanError(f"{where} pins nothing: make the lock anew")
+    return tuple(found)
+
+
+def normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def without_wheel(pins: Iterable[Pin], python: str, files: Collection[str]) -> list[Pin]:
+    """Those pins that no file name of `files` serves on this Python ("3.11") and x86_64 Linux."""
+    there: set[tuple[str, str]] = set()
+    for file in files:
+        match = WHEEL.fullmatch(file)
+        if match and _fits(match[3], match[4], match[5], int(python.split(".")[1])):
+            there.add((normalised(match[1]), match[2].replace("_", "-")))
+    return [pin for pin in pins if (pin.name, pin.version.replace("_", "-")) not in there]
+
+
+def _fits(pythons: str, abis: str, platforms: str, minor: int) -> bool:
+    """Whether CPython 3.MINOR on x86_64 Linux can install a wheel with these tags."""
+    if not any(each == "any" or re.fullmatch(r"(many)?linux\w*_x86_64", each) for each in platforms.split(".")):
+        return False
+    abi = set(abis.split("."))
+    for each in pythons.split("."):
+        tag = re.fullmatch(r"(py|cp)3(\d*)", each)
+        since = int(tag[2] or 0) if tag else minor + 1
+        if tag is None or since > minor:
+            continue
+        of_this = since == minor and abi & {f"cp3{minor}", "none"}
+        if of_this or (tag[1] == "py" and "none" in abi) or (tag[1] == "cp" and "abi3" in abi):
+            return True
+    return False

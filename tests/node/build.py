@@ -1,0 +1,11 @@
+"""The phases of deploy.py that make a release beside the one that serves, up to the moment before it is made current.
+
+pyinfra -y tests/node/inventory.py tests/node/build.py
+"""
+
+from tasks import kernels, preflight, refusal, runtime
+
+with refusal.in_one_line():
+    plan = preflight.admit(preflight.examine())
+    runtime.build(plan)
+    kernels.place(plan)

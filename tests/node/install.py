@@ -1,0 +1,13 @@
+"""The phases of deploy.py that install a release and make it current, and no more: what needs neither GPU nor model.
+
+pyinfra -y tests/node/inventory.py tests/node/install.py
+"""
+
+from tasks import activate, kernels, preflight, refusal, runtime, system
+
+with refusal.in_one_line():
+    plan = preflight.admit(preflight.examine())
+    system.provision(plan)
+    runtime.build(plan)
+    kernels.place(plan)
+    activate.switch(plan)
