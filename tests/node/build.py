@@ -3,9 +3,8 @@
 pyinfra -y tests/node/inventory.py tests/node/build.py
 """
 
-from tasks import kernels, preflight, refusal, runtime
+from tasks import preflight, refusal, runtime
 
 with refusal.in_one_line():
     plan = preflight.admit(preflight.examine())
     runtime.build(plan)
-    kernels.place(plan)

@@ -365,3 +365,13 @@ def test_three_layouts_of_a_simulated_host() -> None:
         "Most tokens per second and first token soonest: data-parallel at every load; steadiest tokens (inter-token "
         "p99): data-parallel at concurrency 1, one server or data-parallel at concurrency 2."
     )
+
+
+def test_one_server_on_an_h200() -> None:
+    """The only measurement on a GPU so far: nothing to compare it with, so no layout is recommended."""
+    path = FIXTURES.with_name("bench-h200") / "single.json"
+    kept = bench.read_kept(path.read_text(), path.name)
+    assert (kept.layout, len(kept.passes), sum(one.failures for one in kept.passes)) == ("single", 6, 0)
+    found = compare([kept])
+    assert list(found.layouts) == ["single"] and found.previous is None
+    assert sentence(found.layouts) == ""
