@@ -3,11 +3,10 @@
 pyinfra -y tests/node/inventory.py tests/node/install.py
 """
 
-from tasks import activate, kernels, preflight, refusal, runtime, system
+from tasks import activate, preflight, refusal, runtime, system
 
 with refusal.in_one_line():
     plan = preflight.admit(preflight.examine())
     system.provision(plan)
     runtime.build(plan)
-    kernels.place(plan)
     activate.switch(plan)
