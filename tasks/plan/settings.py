@@ -275,6 +275,8 @@ def _contradictions(settings: Settings) -> list[str]:
         lines.append(
             f'setting patches = {settings.patches!r}: nothing is placed into environment = "existing"; leave it out'
         )
+    if settings.environment == "existing" and settings.patches:
+        lines.append('setting patches: nothing is placed into an environment = "existing"; leave one of them out')
     for name in ("existing_python", "existing_router_python", "existing_paths"):
         if settings.environment == "release" and getattr(settings, name):
             lines.append(f'setting {name} is read with environment = "existing" only: set that, or leave {name} out')
