@@ -42,7 +42,7 @@ def offered(name: str) -> tuple[Manifest, ...]:
     if name != AUTO:
         return (manifest(name),)
     every = (manifest(path.parent.name) for path in sorted(LOCKS.glob("*/manifest.yaml")))
-    return tuple(found for found in every if found.device == "cuda" and any((LOCKS / found.name).glob("python*.txt")))
+    return tuple(found for found in every if found.device == "cuda" and _has_lock(LOCKS / found.name))
 
 
 def release(
@@ -161,9 +161,14 @@ def uv_lock() -> str:
     return (LOCKS / "uv.txt").read_text()
 
 
+def _has_lock(folder: Path) -> bool:
+    """Whether a release can be built at all."""
+    return any(folder.glob("python*.txt"))
+
+
 def _lock(folder: Path, name: str) -> str:
     path = folder / name
-    if not any(folder.glob("python*.txt")):
+    if not _has_lock(folder):
         raise PlanError(
             f'release {folder.name} has no lock, it serves environment = "existing" only: set that, or choose another'
         )

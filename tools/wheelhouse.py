@@ -34,8 +34,10 @@ def pins(release: str, python: str, router: str, torch_wheel: str) -> tuple[lock
             f"release {release} has locks for the routers {' and '.join(manifest.routers)}, asked is {router}"
         )
     found = catalogue.release(manifest, python, torch_wheel, "smg" if router == "smg" else "sglang-router")
-    texts = (found.lock, found.router_lock, catalogue.uv_lock())
-    return tuple({pin: None for text in texts for pin in lock.read(text, f"a lock of {release}")})
+    of = f"of {release}"
+    return lock.read_all(
+        {f"lock {of}": found.lock, f"router's lock {of}": found.router_lock, "uv.txt": catalogue.uv_lock()}
+    )
 
 
 def right(pin: lock.Pin, python: str, folder: Path) -> tuple[Path, str] | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from pyinfra.api import FunctionCommand, Host, State, operation
 
 from tasks import render, report
-from tasks.operations.following import ask, run_and_log, say
+from tasks.operations.following import ask, in_own_unit, run_and_log, say
 from tasks.plan import bench
 from tasks.plan.errors import PlanError
 from tasks.plan.playbook import Plan
@@ -61,17 +61,7 @@ def _keep(result: bench.Result, folder: Path) -> tuple[Path, bench.Comparison]:
 
 
 def _bench(plan: Plan) -> str:
-    """In a unit of its own, as the user of the servers: nothing of it outlives the unit."""
-    settings, paths = plan.settings, plan.paths
-    properties = {
-        "User": settings.service_user,
-        "WorkingDirectory": paths.state,
-        "LimitNOFILE": settings.limit_nofile,
-        "RuntimeMaxSec": len(bench.passes(plan)) * settings.bench_limit + SLACK_S,
-    }
-    command = ["systemd-run", "--quiet", "--collect", "--wait", "--pipe", f"--unit={UNIT}"]
-    command += [f"--property={name}={value}" for name, value in properties.items()]
-    command += [f"--setenv=HOME={paths.state}", f"{paths.bin}/pd-bench", "--config", paths.bench]
-    command += ["--keep", paths.benched]
-    # an interrupted run can have left its unit, and a result of before must not pass for this one
-    return f"systemctl stop {UNIT} 2>/dev/null; rm -f {shlex.quote(paths.benched)}; {shlex.join(command)} >/dev/null"
+    paths = plan.paths
+    seconds = len(bench.passes(plan)) * plan.settings.bench_limit + SLACK_S
+    command = [f"{paths.bin}/pd-bench", "--config", paths.bench]
+    return in_own_unit(plan, UNIT, command, paths.benched, RuntimeMaxSec=seconds)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
+from collections.abc import Sequence
 from typing import Any, cast
 
 from pyinfra import logger
@@ -12,6 +14,7 @@ from pyinfra.api.arguments import CONNECTOR_ARGUMENT_KEYS
 from pyinfra.api.output import format_text
 
 from tasks.plan.instances import Instance
+from tasks.plan.playbook import Plan
 from tasks.plan.release import checked
 
 POLL = 0.5  # seconds between two looks at a gate
@@ -33,6 +36,24 @@ def pass_checks(state: State, host: Host, command: str) -> bool:
     for line in lines:
         say(host, line, None if good else "red")
     return bool(good)
+
+
+def in_own_unit(plan: Plan, unit: str, command: Sequence[str], keep: str, **limits: object) -> str:
+    """The command that runs a tool of ours as the servers' user, in a unit: nothing of it outlives the unit.
+
+    keep: the file that the tool leaves its result in. limits: more properties of the unit.
+    """
+    properties = {
+        "User": plan.settings.service_user,
+        "WorkingDirectory": plan.paths.state,
+        "LimitNOFILE": plan.settings.limit_nofile,
+        **limits,
+    }
+    run = ["systemd-run", "--quiet", "--collect", "--wait", "--pipe", f"--unit={unit}"]
+    run += [f"--property={name}={value}" for name, value in properties.items()]
+    run += [f"--setenv=HOME={plan.paths.state}", *command, "--keep", keep]
+    # an interrupted run can have left its unit, and a result of before must not pass for this one
+    return f"systemctl stop {unit} 2>/dev/null; rm -f {shlex.quote(keep)}; {shlex.join(run)} >/dev/null"
 
 
 def ask(host: Host, command: str) -> str:

@@ -9,7 +9,7 @@ from pyinfra import host, logger
 from pyinfra.api import FunctionCommand, Host, State, StringCommand, operation
 
 from tasks import report
-from tasks.operations.following import ask, run_and_log, say
+from tasks.operations.following import ask, in_own_unit, run_and_log, say
 from tasks.plan import proof
 from tasks.plan.findings import Finding, Level
 from tasks.plan.instances import Instance
@@ -70,22 +70,11 @@ def measure(state: State, host: Host, plan: Plan, serving: Sequence[str]) -> boo
 
 
 def _probe(plan: Plan) -> str:
-    """In a unit of its own with the limits and the user of the servers: nothing of it outlives the unit."""
+    """With the limits of the servers."""
     settings, paths = plan.settings, plan.paths
-    properties = {
-        "User": settings.service_user,
-        "WorkingDirectory": paths.state,
-        "LimitMEMLOCK": settings.limit_memlock,
-        "LimitNOFILE": settings.limit_nofile,
-        "RuntimeMaxSec": 3 * settings.probe_limit + 60,
-    }
-    command = ["systemd-run", "--quiet", "--collect", "--wait", "--pipe", f"--unit={UNIT}"]
-    command += [f"--property={name}={value}" for name, value in properties.items()]
-    command += [f"--setenv=HOME={paths.state}", f"{paths.bin}/pd-probe", "--config", paths.probe]
-    command += ["--keep", paths.measured]
-    kept = shlex.quote(paths.measured)
-    # an interrupted run can have left its unit, and a result of before must not pass for this one
-    return f"systemctl stop {UNIT} 2>/dev/null; rm -f {kept}; {shlex.join(command)} >/dev/null"
+    command = [f"{paths.bin}/pd-probe", "--config", paths.probe]
+    seconds = 3 * settings.probe_limit + 60
+    return in_own_unit(plan, UNIT, command, paths.measured, LimitMEMLOCK=settings.limit_memlock, RuntimeMaxSec=seconds)
 
 
 def _tell(host: Host, finding: Finding) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from tasks.plan.errors import PlanError
@@ -45,6 +45,11 @@ def read(text: str, where: str) -> tuple[Pin, ...]:
     if not found:
         raise PlanError(f"{where} pins nothing: make the lock anew")
     return tuple(found)
+
+
+def read_all(texts: Mapping[str, str]) -> tuple[Pin, ...]:
+    """The pins of several locks, given by what names each; one that stands in two of them once."""
+    return tuple({pin: None for where, text in texts.items() for pin in read(text, where)})
 
 
 def normalised(name: str) -> str:

@@ -213,8 +213,9 @@ class Plan:
     @cached_property
     def pins(self) -> tuple[lock.Pin, ...]:
         """Every package that this host installs: of both locks, and uv."""
-        texts = {"lock": self.release.lock, "router's lock": self.release.router_lock, "uv.txt": self.uv_requirement}
-        return tuple({pin: None for where, text in texts.items() for pin in lock.read(text, where)})
+        return lock.read_all(
+            {"lock": self.release.lock, "router's lock": self.release.router_lock, "uv.txt": self.uv_requirement}
+        )
 
     @property
     def uv_metadata(self) -> str:

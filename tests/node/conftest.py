@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.node.deploying import provisioned
-from tests.node.fixtures import bare_node
+from tests.node.fixtures import bare_node, node
 from tests.node.node import Node
 
-__all__ = ["bare_node", "served"]
+__all__ = ["bare_node", "node", "served"]
 
 
 @pytest.fixture(scope="session")

@@ -27,3 +27,11 @@ def bare_node() -> Iterator[Callable[..., Node]]:
     finally:
         for node in made:
             node.down()
+
+
+@pytest.fixture(scope="module")
+def node(bare_node: Callable[..., Node]) -> Iterator[Node]:
+    """One bare node for a module; what was asked of its hardware, its recording answers."""
+    made = bare_node()
+    yield made
+    assert made.unrecorded() == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -47,13 +46,6 @@ HARDWARE: dict[str, tuple[str, dict[str, object], str]] = {
     "a hidden GPU": ("one-gpu-hidden", {**GPU_RELEASE, **FOUR}, "gpu/count/visible: the driver serves 7 of 8 cards on the PCI bus, not 0000:f5:00.0"),
     "uneven nodes": ("spans", {"prefill_tensor_parallel": 4, "decode_tensor_parallel": 4}, "on one NUMA node, free are"),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def node(bare_node: Callable[..., Node]) -> Iterator[Node]:
-    made = bare_node()
-    yield made
-    assert made.unrecorded() == []
 
 
 @pytest.fixture(scope="module")

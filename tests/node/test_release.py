@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -47,13 +46,6 @@ def holds(node: Node, release: str) -> list[str]:
         ran = node.run(f"/opt/sglang-pd/bin/pd-env check {folder}/{part} --lock {file}")
         stray += [] if ran.returncode == 0 else [ran.stdout]
     return stray
-
-
-@pytest.fixture(scope="module")
-def node(bare_node: Callable[..., Node]) -> Iterator[Node]:
-    made = bare_node()
-    yield made
-    assert made.unrecorded() == []
 
 
 @pytest.fixture(scope="module")

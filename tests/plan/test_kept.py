@@ -125,7 +125,7 @@ def test_a_description_that_was_changed_is_not_taken() -> None:
 
 def test_a_pin_says_who_when_and_why() -> None:
     assert PIN.told == "pinned to a by ann@desk at 2026-11-30T08:00:00Z"
-    assert replace_why("TPOT doubled").told.endswith("08:00:00Z (TPOT doubled)")
+    assert PIN.model_copy(update={"why": "TPOT doubled"}).told.endswith("08:00:00Z (TPOT doubled)")
 
 
 def test_a_pin_is_a_warning_that_says_how_to_go_on() -> None:
@@ -134,7 +134,3 @@ def test_a_pin_is_a_warning_that_says_how_to_go_on() -> None:
     said = finding("release/pin/none", made=replace(made, pin=PIN, asked="c"))
     assert said.level is Level.WARNING
     assert PIN.told in said.line and "the settings ask for c" in said.line and "--data unpin=True" in said.advice
-
-
-def replace_why(why: str) -> Pin:
-    return PIN.model_copy(update={"why": why})
