@@ -143,7 +143,7 @@ router_environment = {}
 
 worker_ready_limit = 1800  # from start to ready; a cold page cache loads 146 GB in it
 router_ready_limit = 120
-warm_up_limit = 120  # the first request: a first transfer was seen to take 38 s
+warm_up_limit = 300  # the first request: kernels that sample took 109 s to compile (H200), a first transfer 38 s
 answer_limit = 60  # each golden question
 stop_limit = 90  # draining after a stop, then the server is killed; idle PD servers took 20-24 s
 # "pair": prefill and decode restart together, since a half-replaced pair can stall; "changed": only what changed.

@@ -31,13 +31,7 @@ def switch(plan: Plan) -> None:
             found=found[paths.previous].target,
         )
     if plan.jit:
-        release.compiled(
-            name="Kernels compiled ahead",
-            command=plan.jit,
-            mark=compiled,
-            wanted=plan.release.manifest.jit,
-            found=found[compiled].text,
-        )
+        release.compiled(name="Kernels compiled ahead", plan=plan, mark=compiled, found=found[compiled].text)
     release.linked(
         name=f"Current release is {plan.release.id}",
         directory=plan.release_directory,

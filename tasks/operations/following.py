@@ -39,7 +39,8 @@ def pass_checks(state: State, host: Host, command: str) -> bool:
 
 
 def in_own_unit(plan: Plan, unit: str, command: Sequence[str], keep: str, **limits: object) -> str:
-    """The command that runs a tool of ours as the servers' user, in a unit: nothing of it outlives the unit.
+    """The command that runs a tool of ours as the servers' user, in a unit: as servers it inherits nothing of the
+    user's environment, and nothing of it outlives the unit.
 
     keep: the file that the tool leaves its result in. limits: more properties of the unit.
     """

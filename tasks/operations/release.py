@@ -11,11 +11,13 @@ from pyinfra import host
 from pyinfra.api import FileUploadCommand, FunctionCommand, StringCommand, operation
 
 from tasks.facts.kept import InUse
-from tasks.operations.following import pass_checks, run_and_log, say
+from tasks.operations.following import in_own_unit, pass_checks, run_and_log, say
 from tasks.plan.files import Found
+from tasks.plan.playbook import Plan
 from tasks.plan.release import damage
 
 Commands = Generator[StringCommand | FileUploadCommand | FunctionCommand, None, None]
+JIT_UNIT = "sglang-pd-jit.service"
 
 
 @operation()
@@ -63,17 +65,16 @@ def adopted(directory: str, description: bytes, parts: Mapping[str, str], found:
 
 
 @operation()
-def compiled(command: str, mark: str, wanted: Sequence[str], found: str | None) -> Commands:
+def compiled(plan: Plan, mark: str, found: str | None) -> Commands:
     """Kernels that every server would compile at its start, compiled once into the release's cache.
 
     mark: a file there that names what was compiled. found: its text.
     """
-    text = "\n".join(wanted)
-    if found == text:
+    if found == "\n".join(plan.release.manifest.jit):
         host.noop(f"{mark} names them")
         return
-    yield FunctionCommand(run_and_log, [command], {})
-    yield StringCommand(f"printf '%s\\n' {shlex.join(wanted)} >{shlex.quote(mark)}")
+    # set up as a server is: a variable more, such as CC, and servers would compile all of it again
+    yield FunctionCommand(run_and_log, [in_own_unit(plan, JIT_UNIT, plan.jit, mark)], {})
 
 
 @operation()

@@ -287,20 +287,16 @@ class Plan:
         )
 
     @property
-    def jit(self) -> str | None:
-        """Compiles the servers' kernels ahead, where the servers will look for them; None where there are none."""
+    def jit(self) -> list[str]:
+        """The words that compile the servers' kernels ahead, where servers look for them; [] where there are none."""
         if not self.release.manifest.jit:
-            return None
+            return []
         variables = {variable.name: variable.value for variable in self.workers[0].environment}
         variables["PATH"] = f"{self.python.rpartition('/')[0]}:{variables.get('PATH', USUAL_PATH)}"
-        variables["HOME"] = self.paths.state
-        return shlex.join(
-            [
-                *("runuser", "-u", self.settings.service_user, "--", "env", "-C", self.paths.state),
-                *(f"{name}={value}" for name, value in variables.items()),
-                *(f"{self.paths.bin}/pd-jit", "--python", self.python, *self.release.manifest.jit),
-            ]
-        )
+        return [
+            *("env", *(f"{name}={value}" for name, value in variables.items())),
+            *(f"{self.paths.bin}/pd-jit", "--python", self.python, *self.release.manifest.jit),
+        ]
 
     @property
     def ordinary_torch(self) -> bool:

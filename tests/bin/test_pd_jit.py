@@ -16,15 +16,17 @@ PACKAGE = """
 import os, pathlib
 FOLDER = pathlib.Path(os.environ["FLASHINFER_WORKSPACE_BASE"])
 class Spec:
+    is_aot = False
     def __init__(self, name, fails=None):
         self.path, self.fails = FOLDER / (name + ".so"), fails
-    @property
-    def is_compiled(self):
-        return self.path.exists()
+    def get_library_path(self):
+        return self.path
     def build(self, verbose):
         if self.fails:
             raise RuntimeError("ninja: \\\\n" + self.fails + "\\\\nninja stopped")
-        self.path.write_text("compiled")
+        flags = os.environ.get("CC", "")
+        if not self.path.exists() or self.path.read_text() != flags:
+            self.path.write_text(flags)
 def gen_norm(): return Spec("norm")
 def gen_sampling(): return Spec("sampling")
 def gen_broken(): return Spec("broken", "fatal error: cuda_runtime.h: No such file or directory")
@@ -38,27 +40,33 @@ def workspace(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def jit(workspace: Path, *generators: str, inside: bool = True, python: str = sys.executable) -> tuple[int, str, str]:
+def jit(workspace: Path, *words: str, inside: bool = True, **variables: str) -> tuple[int, str]:
     """inside: as on a host with a driver, which this machine need not have."""
     environment = {
-        **os.environ, "PYTHONPATH": str(workspace), "FLASHINFER_WORKSPACE_BASE": str(workspace / "cache"),
+        **os.environ, "PYTHONPATH": str(workspace), "FLASHINFER_WORKSPACE_BASE": str(workspace / "cache"), **variables,
     }  # fmt: skip
-    command = [sys.executable, str(BIN / "pd-jit"), "--python", python, *(["--inside"] if inside else []), *generators]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
-    return ran.returncode, ran.stdout, ran.stderr
+    command = [sys.executable, str(BIN / "pd-jit"), "--python", sys.executable, *(["--inside"] if inside else [])]
+    ran = subprocess.run([*command, *words], env=environment, capture_output=True, text=True)
+    return ran.returncode, ran.stderr
 
 
 def test_kernels_are_compiled_once(workspace: Path) -> None:
-    code, said, _ = jit(workspace, "kernels:gen_norm", "kernels:gen_sampling")
+    code, said = jit(workspace, "kernels:gen_norm", "kernels:gen_sampling")
     assert code == 0
     assert said.splitlines() == ["kernels:gen_norm: compiled in 0 s", "kernels:gen_sampling: compiled in 0 s"]
     assert {path.name for path in (workspace / "cache").iterdir()} == {"norm.so", "sampling.so"}
-    code, said, _ = jit(workspace, "kernels:gen_norm", "kernels:gen_sampling")
+    code, said = jit(workspace, "kernels:gen_norm", "kernels:gen_sampling")
     assert (code, said.count("there already")) == (0, 2)
 
 
+def test_what_was_compiled_with_other_flags_is_compiled_again(workspace: Path) -> None:
+    jit(workspace, "kernels:gen_norm")
+    code, said = jit(workspace, "kernels:gen_norm", CC="other")
+    assert (code, said.splitlines()) == (0, ["kernels:gen_norm: compiled in 0 s"])
+
+
 def test_one_that_does_not_compile_fails_with_the_compilers_line_after_the_others(workspace: Path) -> None:
-    code, said, _ = jit(workspace, "kernels:gen_broken", "kernels:gen_norm")
+    code, said = jit(workspace, "kernels:gen_broken", "kernels:gen_norm")
     assert code == 1
     assert "kernels:gen_broken: failed: fatal error: cuda_runtime.h: No such file or directory" in said
     assert "kernels:gen_norm: compiled" in said
@@ -66,21 +74,23 @@ def test_one_that_does_not_compile_fails_with_the_compilers_line_after_the_other
 
 @pytest.mark.parametrize("name", ["kernels:gen_other", "no_such_package:gen_norm"])
 def test_one_that_this_version_does_not_know_is_left_to_the_servers(workspace: Path, name: str) -> None:
-    code, said, _ = jit(workspace, name)
+    code, said = jit(workspace, name)
     assert code == 0 and f"{name}: unknown here" in said
 
 
-def test_without_the_drivers_library_it_says_what_it_skipped(workspace: Path) -> None:
+def test_without_the_drivers_library_it_says_what_it_skipped_and_leaves_its_mark(workspace: Path) -> None:
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
-        code, said, _ = jit(workspace, "kernels:gen_norm", inside=False)
-        assert code == 0 and said.startswith("skipped, this host has no libcuda.so.1: kernels:gen_norm")
+        expected = "skipped, this host has no libcuda.so.1: kernels:gen_norm"
     else:
-        code, said, _ = jit(workspace, "kernels:gen_norm", inside=False)
-        assert code == 0 and "compiled" in said
+        expected = "kernels:gen_norm: compiled"
+    mark = workspace / "mark"
+    code, said = jit(workspace, "--keep", str(mark), "kernels:gen_norm", inside=False)
+    assert code == 0 and said.startswith(expected)
+    assert mark.read_text() == "kernels:gen_norm\n", "the next run need not ask again"
 
 
 def test_wrong_usage_is_one_line(workspace: Path) -> None:
-    code, _, said = jit(workspace, "kernels.gen_norm")
+    code, said = jit(workspace, "kernels.gen_norm")
     assert code == 2 and "kernels.gen_norm is not MODULE:FUNCTION" in said

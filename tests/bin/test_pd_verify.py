@@ -164,7 +164,8 @@ def test_what_is_asked(config: Config, service: Service) -> None:
     assert [(asked["messages"][0]["content"], asked["stream"]) for asked in rest] == [
         (entry["prompt"], streaming) for entry in GOLDEN for streaming in (False, True)
     ]
-    assert {(asked["model"], asked["temperature"]) for asked in service.seen} == {("tiny", 0)}
+    assert {(asked["model"], asked["temperature"]) for asked in rest} == {("tiny", 0)}
+    assert warm_up["temperature"] > 0 and {"top_p", "top_k"} <= set(warm_up), "what samples is compiled by it"
     assert [asked["max_tokens"] for asked in rest[::2]] == [entry["max_tokens"] for entry in GOLDEN]
     assert all(asked["stream_options"] == {"include_usage": True} for asked in rest if asked["stream"])
 
