@@ -107,7 +107,7 @@ def router(settings: Settings, release: Release, served: tuple[Instance, ...], p
         interpreter=release.interpreter("router"),
         arguments=tuple(arguments),
         environment=(
-            *_python_path(release),
+            *_of_existing(release, paths),
             *(Variable(name, value) for name, value in sorted(settings.router_environment.items())),
         ),
         placement=None,
@@ -206,10 +206,15 @@ def _worker(
     )
 
 
-def _python_path(release: Release) -> list[Variable]:
-    """Folders that an environment that is there already needs beside it."""
-    paths = release.existing.paths if release.existing else ()
-    return [Variable("PYTHONPATH", ":".join(paths), "setting existing_paths")] if paths else []
+def _of_existing(release: Release, paths: Paths) -> list[Variable]:
+    """What Python needs to run an environment that is there already without writing into it."""
+    if not release.existing:
+        return []
+    reason = "byte code that images often lack, kept outside them: without it each start compiles SGLang and torch"
+    found = [Variable("PYTHONPYCACHEPREFIX", f"{paths.release_cache(release.id)}/bytecode", reason)]
+    if release.existing.paths:
+        found.append(Variable("PYTHONPATH", ":".join(release.existing.paths), "setting existing_paths"))
+    return found
 
 
 def _toolkit(release: Release, paths: Paths) -> list[Variable]:
@@ -237,7 +242,7 @@ def _environment(
             Variable("TVM_FFI_CACHE_DIR", f"{cache}/tvm-ffi", ""),
             Variable("FLASHINFER_WORKSPACE_BASE", cache, ""),
             *_toolkit(release, paths),
-            *_python_path(release),
+            *_of_existing(release, paths),
         )
     }
     if settings.pcie_ipc_allreduce:

@@ -112,7 +112,9 @@ def test_servers_and_checks_use_its_interpreter_and_paths() -> None:
     made = planned(read())
     for instance in made.instances:
         assert instance.interpreter.endswith("/bin/python3")
-        assert {v.name: v.value for v in instance.environment}["PYTHONPATH"] == "/srv/wheels"
+        variables = {v.name: v.value for v in instance.environment}
+        assert variables["PYTHONPATH"] == "/srv/wheels"
+        assert variables["PYTHONPYCACHEPREFIX"].startswith(made.paths.release_cache(made.release.id))
     assert made.release.folders == {"env": "/opt/torch/.venv", "router": "/opt/torch/.venv"}
     assert made.site_packages == "/srv/wheels"
     probe, router = (shlex.split(command) for command in made.release_checks)
