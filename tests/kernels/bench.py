@@ -2,8 +2,9 @@
 
     PYTHONPATH=files/kernels/sm120-decode:SITE python -m tests.kernels.bench [speed|check|memcheck]
 
-SITE is the site-packages of an installed SGLang. Times are medians in microseconds of a captured graph's
-replay, with the GPU's cache flushed in between (triton.testing.do_bench).
+Those of sm120-decode; tests.kernels.bench_mixing measures hc_pre. SITE is the site-packages of an installed
+SGLang. Times are medians in microseconds of a captured graph's replay, with the GPU's cache flushed in between
+(triton.testing.do_bench).
 """
 
 import ast
@@ -23,7 +24,6 @@ from triton.testing import do_bench
 from tests.kernels import reference
 
 LARGE = 1 << 24  # rows * columns from which upstream's indexer takes too much memory to be captured
-INDEXER_ERROR = 2e-4  # FP8 products summed on tensor cores; upstream's BF16 sums come to 1.2e-3
 
 
 def upstream() -> tuple[Any, Any]:
@@ -36,13 +36,21 @@ def upstream() -> tuple[Any, Any]:
             continue
     else:
         raise SystemExit("no SGLang with a sm_120 decode function on PYTHONPATH")
-    folders = importlib.util.find_spec("sglang").submodule_search_locations
-    path = next(p for f in folders if (p := Path(f) / "srt/layers/attention/dsv4/indexer.py").is_file())
     wanted = "fp8_paged_mqa_logits_torch_sm120"
-    (node,) = (n for n in ast.parse(path.read_text()).body if isinstance(n, ast.FunctionDef) and n.name == wanted)
     names: dict[str, Any] = {"torch": torch, "F": F, "Any": Any, "FP8_DTYPE": torch.float8_e4m3fn}
-    exec(compile(ast.Module([node], []), str(path), "exec"), names)
-    return decode, names[wanted]
+    return decode, from_file("srt/layers/attention/dsv4/indexer.py", names, wanted)
+
+
+def from_file(path: str, names: dict[str, Any], *wanted: str) -> Any:
+    """The last of these functions (or Class.method) of a file of SGLang, run in `names` without the rest of it."""
+    folders = importlib.util.find_spec("sglang").submodule_search_locations
+    file = next(p for f in folders if (p := Path(f) / path).is_file())
+    for each in wanted:
+        body: Any = ast.parse(file.read_text())
+        for name in each.split("."):
+            (body,) = (n for n in body.body if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == name)
+        exec(compile(ast.Module([body], []), str(file), "exec", dont_inherit=True), names)
+    return names[wanted[-1].rpartition(".")[2]]
 
 
 def decode_input(rows: int, heads: int, topk: int, page: int = 256, extra: int = 0, **options: Any):
@@ -87,14 +95,19 @@ def eager(call, rep: int = 40) -> float:
     return do_bench(call, warmup=8, rep=rep, return_mode="median") * 1000
 
 
-def speed() -> dict[str, Any]:
-    decode, logits = upstream()
+def copied() -> float:
+    """Bytes read and written in a second by a copy of 2 GiB."""
     x = torch.empty(1 << 31, dtype=torch.uint8, device="cuda")
     y = torch.empty_like(x)
-    bandwidth = 2 * x.numel() / eager(lambda: y.copy_(x)) * 1e6
+    return 2 * x.numel() / eager(lambda: y.copy_(x)) * 1e6
+
+
+def speed() -> dict[str, Any]:
+    decode, logits = upstream()
+    bandwidth = copied()
     a, b = (torch.randn((8192, 8192), device="cuda").to(torch.bfloat16) for _ in range(2))
     peak = 2 * 8192**3 / eager(lambda: a @ b) * 1e6
-    found: dict[str, Any] = {"bytes_per_s": bandwidth, "flop_per_s": peak, "decode": [], "logits": [], "linear": []}
+    found: dict[str, Any] = {"bytes_per_s": bandwidth, "flop_per_s": peak, "decode": [], "logits": []}
     for rows, heads, topk in itertools.product((1, 8, 64, 256), (16, 64, 128), (512, 2048)):
         arguments, _ = decode_input(rows, heads, topk)
         needed = rows * (topk * (584 + 4) + heads * (512 * 4 + 4))
@@ -123,13 +136,6 @@ def speed() -> dict[str, Any]:
             {"rows": rows, "length": length, "columns": columns, "ours": ours, "upstream": theirs, "fill": fill}
             | {"bound": max(needed / bandwidth, operations / peak) * 1e6, "bytes": needed, "flop": operations}
         )
-    weight = torch.randn((24, 16384), device="cuda")
-    for rows in (1, 64, 8192):
-        state = torch.randn((rows, 16384), device="cuda").to(torch.bfloat16)
-        half = weight.to(torch.bfloat16)
-        full = replayed(lambda: F.linear(state.float(), weight))  # noqa: B023
-        short = replayed(lambda: F.linear(state, half))  # noqa: B023
-        found["linear"].append({"rows": rows, "fp32": full, "bf16": short})
     return found
 
 
@@ -217,11 +223,13 @@ def memcheck() -> dict[str, Any]:
     return {"ran": True}
 
 
+def about() -> dict[str, str]:
+    return {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__}
+
+
 def main() -> None:
     chosen = sys.argv[1] if len(sys.argv) > 1 else "check"
-    part = {"speed": speed, "check": check, "memcheck": memcheck}[chosen]
-    about = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__}
-    print(json.dumps(about | part(), indent=1))
+    print(json.dumps(about() | {"speed": speed, "check": check, "memcheck": memcheck}[chosen](), indent=1))
 
 
 if __name__ == "__main__":

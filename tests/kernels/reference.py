@@ -139,6 +139,56 @@ def logits(given: IndexerInput) -> torch.Tensor:
     return out
 
 
+@dataclass
+class MixingInput:
+    """What hc_pre is given, apart from the layer's numbers, which are those of DeepSeek-V4."""
+
+    x: torch.Tensor  # [rows, 4, hidden] BF16
+    weight: torch.Tensor  # [24, 4 * hidden] FP32
+    scale: torch.Tensor  # [3] FP32
+    base: torch.Tensor  # [24] FP32
+
+
+SINKHORN, RMS_EPS, EPS = 20, 1e-6, 1e-6
+
+
+def mixing_input(
+    rows: int, hidden: int, generator: torch.Generator, size: float = 1.0, weights: float = 0.02, outlier: float = 1.0
+) -> MixingInput:
+    """Random rows of standard deviation `size`, weights of `weights`; one value in 128 is `outlier` times larger."""
+    here = generator.device
+    x = torch.randn((rows, 4, hidden), generator=generator, device=here) * size
+    x[..., ::128] *= outlier
+    return MixingInput(
+        x=x.to(torch.bfloat16),
+        weight=torch.randn((24, 4 * hidden), generator=generator, device=here) * weights,
+        scale=torch.rand(3, generator=generator, device=here) + 0.5,
+        base=torch.randn(24, generator=generator, device=here),
+    )
+
+
+def products(given: MixingInput) -> torch.Tensor:
+    """[rows, 24] in FP64: each row with each of the 24 weight vectors."""
+    return given.x.double().flatten(1) @ given.weight.double().T
+
+
+def mixing(given: MixingInput) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(y [rows, hidden], post [rows, 4], comb [rows, 4, 4]) in FP64."""
+    x = given.x.double()
+    mixes = products(given) * torch.rsqrt(x.flatten(1).square().mean(1, keepdim=True) + RMS_EPS)
+    for_y, for_post, for_comb = mixes.split((4, 4, 16), dim=1)
+    base_y, base_post, base_comb = given.base.double().split((4, 4, 16))
+    scale_y, scale_post, scale_comb = given.scale.double()
+    y = torch.einsum("rs,rsh->rh", torch.sigmoid(for_y * scale_y + base_y) + EPS, x)
+    post = 2 * torch.sigmoid(for_post * scale_post + base_post)
+    comb = torch.softmax((for_comb * scale_comb + base_comb).view(-1, 4, 4), dim=2) + EPS
+    comb = comb / (comb.sum(1, keepdim=True) + EPS)
+    for _ in range(SINKHORN - 1):
+        comb = comb / (comb.sum(2, keepdim=True) + EPS)
+        comb = comb / (comb.sum(1, keepdim=True) + EPS)
+    return y, post, comb
+
+
 def relative_error(found: torch.Tensor, wanted: torch.Tensor) -> float:
     """The norm of the difference over the norm of what is wanted; inf where either is not finite alike."""
     found = found.double()

@@ -44,8 +44,10 @@ def after(module, action):
 def bind(variable, module, function, ours, log=LOG):
     """Put `ours` ("package.module:function") in the place of a module's function or Class.method.
 
-    variable: what asks for it, for the log. Raises MisfitError, at the import, where it does not fit.
+    variable: what asks for it, for the log. ours: or several, of which the first with upstream's parameters is taken:
+    what changes between versions. Raises MisfitError, at the import, where none fits.
     """
+    ours = (ours,) if isinstance(ours, str) else ours
     after(module, partial(_bind, variable=variable, function=function, ours=ours, log=log))
 
 
@@ -69,14 +71,14 @@ def _bind(module, variable, function, ours, log):
         raise MisfitError(
             f"{variable} asks for it, but {module.__name__} has no {function}: this SGLang is none that it fits"
         )
-    where, _, what = ours.partition(":")
-    replacement = getattr(importlib.import_module(where), what)
-    if parameters(theirs) != parameters(replacement):
+    ready = [getattr(importlib.import_module(where), what) for where, _, what in (one.partition(":") for one in ours)]
+    fitting = [one for one in ready if parameters(one) == parameters(theirs)]
+    if not fitting:
         raise MisfitError(
             f"{variable} asks for it, but {module.__name__}.{function} takes {', '.join(parameters(theirs))}; "
-            f"ours was written for {', '.join(parameters(replacement))}"
+            f"ours was written for {', or for '.join(', '.join(parameters(one)) for one in ready)}"
         )
-    setattr(holder, name, replacement)
+    setattr(holder, name, fitting[0])
     report(variable, module.__name__, function, log)
 
 
