@@ -83,6 +83,17 @@ def test_a_method_of_a_class(site: Site) -> None:
     assert (ran.stdout, ran.stderr) == ("ours\n", "active: SGLANG_MINE: sglang.kernel.Pool.free is ours\n")
 
 
+def test_of_several_the_one_that_takes_what_upstream_takes(site: Site) -> None:
+    site.write("pd_overlay_mine.py", "def old(q): return 'old'\ndef new(q, k): return 'new'\n")
+    bind = "import pd_overlay_hook as hook; hook.bind('SGLANG_MINE', 'sglang.kernel', 'run', {})\n"
+    call = "import sglang.kernel; print(sglang.kernel.run(1, 2))"
+    assert site.run(bind.format("['pd_overlay_mine:old', 'pd_overlay_mine:new']") + call).stdout == "new\n"
+    site.write("pd_overlay_mine.py", "def old(q): return 'old'\ndef new(q, k, n): return 'new'\n")
+    ran = site.run(bind.format("['pd_overlay_mine:old', 'pd_overlay_mine:new']") + call)
+    assert ran.returncode != 0
+    assert "sglang.kernel.run takes q, k; ours was written for q, or for q, k, n" in ran.stderr
+
+
 def test_a_module_that_is_there_already(site: Site) -> None:
     ran = site.run("import sglang.kernel\n" + BIND.format("run", "run") + "print(sglang.kernel.run(1, 2))")
     assert (ran.stdout, ran.stderr) == ("ours\n", ACTIVE)

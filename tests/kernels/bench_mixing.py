@@ -27,6 +27,7 @@ from tests.kernels.bench import about, copied, eager, from_file, replayed
 
 # Seconds after the start: compute-sanitizer is ended; no further variant of the first, of the second kernel is tried.
 SANITIZED, PRODUCTS, VARIANTS = 60, 85, 100
+SINKHORN_OF_SGLANG = "SGLang's, by TileLang"
 
 
 def upstream_sinkhorn() -> tuple[Any, str]:
@@ -43,7 +44,7 @@ def upstream_sinkhorn() -> tuple[Any, str]:
         file = "kernels/ops/layernorm/mhc.py"
         found = from_file(file, names, "hc_split_sinkhorn_kernel", "hc_split_sinkhorn")
         found(*(torch.zeros(n, device="cuda") for n in ((1, 1, 24), (3,), (24,))), 4, 20, 1e-6)
-        return found, "SGLang's, TileLang"
+        return found, SINKHORN_OF_SGLANG
     except Exception as error:  # whatever keeps TileLang from compiling here is no fault of what is measured
         return torch_sinkhorn, f"torch, written here: {type(error).__name__}: {error}"[:300]
 

@@ -1,6 +1,6 @@
 """What the kernels take of an sm_120 multiprocessor, from the compiler alone: no GPU is needed.
 
-    PYTHONPATH=files/kernels/sm120-decode python -m tests.kernels.resources
+    PYTHONPATH=files/kernels/sm120-decode:files/kernels/sm120-hc-pre python -m tests.kernels.resources
 
 prints one JSON object a line: every variant that launch_options can choose on compute capability 12.0,
 with registers a thread, bytes of stack (spills), bytes of shared memory a block.
@@ -15,6 +15,7 @@ from typing import Any
 
 import triton
 from pd_overlay_sm120_decode import indexer, sparse_mla
+from pd_overlay_sm120_hc_pre import mixing
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -25,6 +26,7 @@ POINTERS = {
     "extra_fp8": "*fp8e4nv", "extra_words": "*i64", "extra_bf16": "*bf16", "extra_indices": "*i32",
     "extra_lengths": "*i32", "sink": "*fp32", "out": "*bf16", "lse": "*fp32", "part": "*fp32", "part_m": "*fp32",
     "part_l": "*fp32", "keys": "*fp8e4nv", "scales": "*fp32", "weights": "*fp32", "table": "*i32",
+    "x": "*bf16", "weight": "*fp32", "base": "*fp32", "y": "*bf16", "post": "*fp32", "comb": "*fp32",
 }  # fmt: skip
 ALIGNED = {
     "topk",
@@ -36,13 +38,14 @@ ALIGNED = {
     "columns",
     "table_row",
     "weight_row",
+    "x_row",
 }
 
 
 def compiled(function: Any, constants: dict[str, Any], warps: int, **types: str) -> dict[str, int]:
     """Registers, stack and shared memory of a kernel compiled for sm_120."""
     names = function.arg_names
-    known = POINTERS | {"scale": "fp32"} | types
+    known = POINTERS | dict.fromkeys(("scale", "rms_eps", "eps"), "fp32") | types
     signature = {name: "constexpr" if name in constants else known.get(name, "i32") for name in names}
     aligned = [n for n in names if n not in constants and (signature[n].startswith("*") or n in ALIGNED)]
     source = ASTSource(
@@ -77,6 +80,25 @@ def variants() -> list[dict[str, int]]:
     return found
 
 
+def mixing_lines() -> None:
+    """The distinct choices of mixing.launch_options on 12.0, for 4 streams of 4,096 and of 7,168."""
+    shown = []
+    for hidden in (4096, 7168):
+        for rows in (1, 16, 17, 64, 256, 257, 512, 1024, 1025, 4096, 8192, 32768):
+            first, second = mixing.launch_options(rows, 4 * hidden, (12, 0), PROCESSORS)
+            second |= {"SHARES_PADDED": mixing.padded(first.pop("shares"))}
+            for kernel, function, chosen, constants, types in (
+                ("product", mixing._product, first, {"WIDTH": 4 * hidden, "WIDE": False}, {}),
+                ("finish", mixing._finish, second, {"HIDDEN": hidden, "ITERATIONS": 20}, {"scale": "*fp32"}),
+            ):
+                if (kernel, hidden, chosen) in shown:
+                    continue
+                shown.append((kernel, hidden, dict(chosen)))
+                warps = chosen.pop("num_warps")
+                used = compiled(function, chosen | constants, warps, **types)
+                print(json.dumps({"kernel": kernel, "hidden": hidden, **chosen, "warps": warps, **used}), flush=True)
+
+
 def main() -> None:
     for chosen in variants():
         warps = chosen.pop("num_warps")
@@ -98,6 +120,7 @@ def main() -> None:
     constants = chosen | {"HEADS": 64, "IN_BF16": False, "EXACT_TERMS": 128}
     used = compiled(indexer._logits, constants, warps, q="*fp8e4nv", out="*fp32")
     print(json.dumps({"kernel": "logits", **chosen, "warps": warps, **used}), flush=True)
+    mixing_lines()
 
 
 if __name__ == "__main__":

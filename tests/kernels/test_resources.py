@@ -6,14 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.kernels.conftest import PACKAGE
+from tests.kernels.conftest import HC_PRE, PACKAGE
 
 SHARED = 99 * 1024  # bytes that a block may have on compute capability 12.0
 
 
 def test_every_variant_fits_sm_120_without_spilling(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment |= {"PYTHONPATH": str(PACKAGE), "TRITON_CACHE_DIR": str(tmp_path)}
+    environment |= {"PYTHONPATH": f"{PACKAGE}:{HC_PRE}", "TRITON_CACHE_DIR": str(tmp_path)}
     ran = subprocess.run(
         [sys.executable, "-m", "tests.kernels.resources"],
         cwd=Path(__file__).parents[2],
@@ -23,7 +23,7 @@ def test_every_variant_fits_sm_120_without_spilling(tmp_path: Path) -> None:
     )
     assert ran.returncode == 0, ran.stderr
     found = [json.loads(line) for line in ran.stdout.splitlines()]
-    assert {line["kernel"] for line in found} == {"decode", "merge", "logits"}
+    assert {line["kernel"] for line in found} == {"decode", "merge", "logits", "product", "finish"}
     for line in found:
         assert line["shared"] <= SHARED, line
         assert line["stack"] == line["local"] == 0, line

@@ -84,7 +84,7 @@ def test_the_hook_comes_with_the_first_patch_and_is_not_named() -> None:
 
 
 def test_where_the_fast_paths_are_missing_the_release_brings_them_for_the_gpus_that_they_serve() -> None:
-    assert names(catalogue.chosen_patches(OLD, capabilities={"12.0"})) == [HOOK, "sm120-decode"]
+    assert names(catalogue.chosen_patches(OLD, capabilities={"12.0"})) == [HOOK, "sm120-decode", "sm120-hc-pre"]
     assert catalogue.chosen_patches(OLD, capabilities={"10.0"}) == ()
     assert catalogue.chosen_patches(OLD, capabilities={"10.0", "12.0"}) == ()
     asked = catalogue.chosen_patches(OLD, ["sm120-decode"], capabilities={"10.0"})
@@ -100,6 +100,16 @@ def test_what_the_decode_kernels_must_report_depends_on_the_version(found: objec
     assert all(one["line"].startswith(f"active: {one['variables'][0]}: sglang.") for one in said)
 
 
+def test_the_patch_of_hc_pre_is_refused_where_upstream_fuses_by_itself() -> None:
+    assert [
+        one["variables"] for one in patches.demands(catalogue.chosen_patches(OLD, ["sm120-hc-pre"]), OLD.sglang)
+    ] == [["SGLANG_SM120_MMA_HC_PRE"]]
+    with pytest.raises(
+        PlanError, match=r"patch sm120-hc-pre is for SGLang >=0.5.13.post1,<0.5.18, release .* has 0.5.2"
+    ):
+        patches.check(catalogue.chosen_patches(CPU, ["sm120-hc-pre"]), CPU.sglang, "sglang-0.5.20-cpu")
+
+
 # ---- a user's own
 
 
@@ -112,10 +122,10 @@ def test_a_users_patches_stand_beside_ours(folder: Folder) -> None:
 def test_an_unknown_patch_names_the_nearest(folder: Folder) -> None:
     folder.add("mine")
     assert folder.refusal("mien", "sm120-decod") == (
-        f"setting patches names patch 'mien': files/kernels with {folder.path} holds cpu-engine, mine, sm120-decode. "
-        "Did you mean mine?",
+        f"setting patches names patch 'mien': files/kernels with {folder.path} holds cpu-engine, mine, sm120-decode, "
+        "sm120-hc-pre. Did you mean mine?",
         f"setting patches names patch 'sm120-decod': files/kernels with {folder.path} holds cpu-engine, mine, "
-        "sm120-decode. Did you mean sm120-decode?",
+        "sm120-decode, sm120-hc-pre. Did you mean sm120-decode?",
     )
 
 

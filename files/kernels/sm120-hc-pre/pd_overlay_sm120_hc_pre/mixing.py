@@ -161,6 +161,11 @@ def chosen_options(x):
     return launch_options(*x.shape, capability, processors)
 
 
+def padded(shares):
+    """The shares that _finish is compiled for: few sizes, so that a server compiles it seldom."""
+    return max(16, triton.next_power_of_2(shares))
+
+
 def products(x, weight, options):
     """[shares, rows, 32] FP32: shares of the 24 sums of a row, of its sum of squares, and 7 numbers not set.
 
@@ -209,6 +214,6 @@ def mix(x, weight, scale, base, iterations, rms_eps, eps, y=None, options=None):
     part = products(flat, weight.contiguous(), first)
     _finish[(-(-rows // second["ROWS"]) * (hidden // second["COLUMNS"] + 1),)](
         x, part, scale, base, y, post, comb, rows, x.stride(0), part.shape[0], rms_eps, eps,
-        HIDDEN=hidden, ITERATIONS=iterations, SHARES_PADDED=triton.next_power_of_2(part.shape[0]), **second
+        HIDDEN=hidden, ITERATIONS=iterations, SHARES_PADDED=padded(part.shape[0]), **second
     )  # fmt: skip
     return y, post, comb
