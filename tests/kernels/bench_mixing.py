@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -26,7 +27,7 @@ from tests.kernels import reference
 from tests.kernels.bench import about, copied, eager, from_file, replayed
 
 # Seconds after the start: compute-sanitizer is ended; no further variant of the first, of the second kernel is tried.
-SANITIZED, PRODUCTS, VARIANTS = 60, 85, 100
+SANITIZED, PRODUCTS, VARIANTS = 70, 92, 106
 SINKHORN_OF_SGLANG = "SGLang's, by TileLang"
 
 
@@ -244,8 +245,9 @@ class Sanitizer:
         command = [tool or "", "--tool", "memcheck", "--error-exitcode", "9", sys.executable, "-m", __spec__.name]
         environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}  # every tensor has bounds of its own
         self.process = tool and subprocess.Popen(
-            [*command, "memcheck"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-        )
+            [*command, "memcheck"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
+            start_new_session=True,
+        )  # fmt: skip
 
     def result(self, until: float) -> dict[str, Any]:
         if not self.process:
@@ -253,7 +255,8 @@ class Sanitizer:
         try:
             said, _ = self.process.communicate(timeout=max(1.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            os.killpg(self.process.pid, signal.SIGKILL)  # the tool and what it runs
+            self.process.wait()
             return {"clean": None, "said": "not finished in time"}
         summary = [line for line in said.splitlines() if "ERROR SUMMARY" in line]
         clean = self.process.returncode == 0 and '"ran": true' in said and len(summary) == 1
