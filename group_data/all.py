@@ -146,8 +146,8 @@ router_ready_limit = 120
 warm_up_limit = 300  # the first request: kernels that sample took 109 s to compile (H200), a first transfer 38 s
 answer_limit = 60  # each golden question
 stop_limit = 90  # draining after a stop, then the server is killed; idle PD servers took 20-24 s
-# "pair": prefill and decode restart together, since a half-replaced pair can stall; "changed": only what changed.
-# Whole servers restart one by one either way.
+# "pair": prefill and decode restart together, since a half-replaced pair can stall; "changed": only what changed, and
+# prefill with a lone decode server (docs/restarts.md). Whole servers restart one by one either way.
 restart_scope = "pair"
 start_on_boot = True
 

@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from tasks.catalogue import ROOT
 from tasks.plan import bench, bench_page, page
 from tasks.plan.files import WantedFile
-from tasks.plan.instances import Instance
+from tasks.plan.instances import Instance, lone_decode
 from tasks.plan.paths import SYSCTL, UNITS
 from tasks.plan.playbook import Plan
 from tasks.plan.services import Fingerprint
@@ -56,6 +56,8 @@ def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
         "run": paths.run(instance.name),
         "secret": secret.path if secret else None,
         "patches": plan.patch_notes,
+        "decode": lone_decode(plan.instances) if instance.role == "prefill" else None,
+        "gpus": plan.gpus_freed_before(instance),
     }
     script = WantedFile(paths.script(instance.name), _render("launch.sh.j2", values), "755", "root", user)
     environment = WantedFile(paths.environment(instance.name), _render("instance.env.j2", values), "640", "root", user)

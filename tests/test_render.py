@@ -23,8 +23,10 @@ from tests.plan.builders import (
     catalogue_plan,
     group_data,
     hardware,
+    manifest,
     plan,
     recorded,
+    release,
     settings,
 )
 
@@ -346,6 +348,40 @@ def test_workers_wait_for_no_other_server(planned: Plan) -> None:
         assert asked & others == set()
 
 
+def test_prefill_ends_and_comes_back_with_the_one_decode_server() -> None:
+    one, several = (
+        plan(
+            settings(prefill_tensor_parallel=2, decode_tensor_parallel=2, decode_instances=count), hardware(TWO_SOCKETS)
+        )
+        for count in (1, 2)
+    )
+    decode = "sglang-pd-decode.service"
+    assert {n: decode in unit.words("Unit", "PartOf") for n, unit in units(one).items()} == {
+        "prefill": True, "decode": False, "router": False,
+    }  # fmt: skip
+    assert all(unit.words("Unit", "PartOf") == [several.target] for unit in units(several).values())
+
+
+def test_a_server_starts_once_the_memory_of_its_gpus_is_free() -> None:
+    on_cpu = plan(settings(), hardware(TWO_SOCKETS), release(manifest(device="cpu")))
+    assert all("--gpus" not in unit.words("Service", "ExecStart") for unit in units(on_cpu).values())
+    on_gpus = plan(settings(), hardware(TWO_SOCKETS), release(manifest(device="cuda")))
+    words = {name: unit.words("Service", "ExecStart") for name, unit in units(on_gpus).items()}
+    for worker in on_gpus.workers:
+        assert worker.placement
+        assert option(words[worker.name], "--gpus") == ",".join(map(str, worker.placement.gpus))
+        assert option(words[worker.name], "--gpu-idle") == str(on_gpus.settings.gpu_idle_memory_mib)
+        assert option(words[worker.name], "--gpu-limit") == str(on_gpus.settings.stop_limit)
+    assert "--gpus" not in words["router"]
+
+
+def test_of_several_decode_servers_none_waits_for_what_prefill_holds() -> None:
+    asked = settings(prefill_tensor_parallel=2, decode_tensor_parallel=2, decode_instances=2)
+    several = plan(asked, hardware(TWO_SOCKETS), release(manifest(device="cuda")))
+    waits = {name: "--gpus" in unit.words("Service", "ExecStart") for name, unit in units(several).items()}
+    assert waits == {"prefill": True, "decode-0": False, "decode-1": False, "router": False}
+
+
 def test_systemd_waits_longer_than_the_gates(planned: Plan) -> None:
     for instance in planned.instances:
         unit = units(planned)[instance.name]
@@ -374,7 +410,7 @@ def test_every_server_runs_as_the_service_user_and_starts_at_boot(planned: Plan)
     for unit in units(planned).values():
         assert unit.one("Service", "User") == planned.settings.service_user
         assert unit.one("Install", "WantedBy") == planned.target
-        assert unit.one("Unit", "PartOf") == planned.target
+        assert planned.target in unit.words("Unit", "PartOf")
     assert Unit(render.target(planned).content).one("Install", "WantedBy") == "multi-user.target"
 
 

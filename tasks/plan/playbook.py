@@ -14,7 +14,7 @@ from tasks.plan.checks.disk import RELEASE_GB
 from tasks.plan.files import WantedDirectory, WantedFile
 from tasks.plan.findings import Finding
 from tasks.plan.host import Hardware, System
-from tasks.plan.instances import Instance
+from tasks.plan.instances import Instance, lone_decode
 from tasks.plan.kept import NOTHING, Description, Kept, Pin
 from tasks.plan.model import ModelProfile
 from tasks.plan.paths import TARGET, Paths
@@ -285,6 +285,17 @@ class Plan:
             shlex.join(of_router),
             *([shlex.join([tool, "variables", servers, *variables])] if variables else []),
         )
+
+    def gpus_freed_before(self, instance: Instance) -> tuple[int, ...]:
+        """GPUs whose memory must be free before a server starts, since it sizes its KV cache by what is free then.
+
+        () without GPUs, and for one decode server of several: prefill holds what its predecessor had.
+        """
+        if self.release.manifest.device != "cuda" or instance.placement is None:
+            return ()
+        if instance.role == "decode" and not lone_decode(self.instances):
+            return ()
+        return instance.placement.gpus
 
     @property
     def jit(self) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tasks.plan.errors import PlanError
 from tasks.plan.host import Answer
-from tasks.plan.instances import Instance
+from tasks.plan.instances import Instance, lone_decode
 from tasks.plan.settings import Settings
 
 DOWN = ("inactive", "failed")  # ActiveState of a unit that holds nothing
@@ -127,7 +127,8 @@ def restarts(
     found: Mapping[str, Running],
     settings: Settings,
 ) -> dict[str, str]:
-    """Instance name -> why it restarts. With restart_scope "pair" prefill and decode of a host go together."""
+    """Instance name -> why it restarts. With restart_scope "pair" prefill and decode of a host go together; a lone
+    decode server always takes prefill along."""
     reasons = {}
     for instance in instances:
         reason = reason_to_restart(wanted[instance.name], found[instance.name])
@@ -138,6 +139,11 @@ def restarts(
     if cause and settings.restart_scope == "pair" and settings.layout == "pd":
         for name in workers:
             reasons.setdefault(name, f"restarts with {cause}: a half-replaced pair can stall")
+    decode = lone_decode(instances)
+    if decode and decode.name in reasons:
+        for instance in instances:
+            if instance.role == "prefill":
+                reasons.setdefault(instance.name, f"restarts with {decode.name}: it holds that one's KV cache mapped")
     if settings.reprove:
         for instance in instances:
             reasons.setdefault(instance.name, "starts again, it was drained for the proof")

@@ -232,3 +232,70 @@ def test_tools_need_the_standard_library_only(tool: str) -> None:
         ["/usr/bin/env", "-i", "python3", "-I", "-S", BIN / tool, "--help"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+# ---- GPU memory
+
+
+@dataclass
+class Cards:
+    """A stand-in for nvidia-smi: what it says lies in a file."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self.said, self.asked = self.folder / "said", self.folder / "asked"
+        program = self.folder / "nvidia-smi"
+        program.write_text(f'#!/bin/sh\necho "$*" >>{self.asked}\ncat {self.said}\n')
+        program.chmod(0o755)
+
+    @property
+    def path(self) -> str:
+        return f"{self.folder}:{os.environ['PATH']}"
+
+
+@pytest.fixture
+def cards(tmp_path: Path) -> Cards:
+    folder = tmp_path / "cards"
+    folder.mkdir()
+    return Cards(folder)
+
+
+def test_a_server_starts_once_its_gpus_are_free(instance: Instance, cards: Cards) -> None:
+    cards.said.write_text("4, 12\n5, 55296\n")
+    child = start("pd-launch", *instance.arguments, "--gpus", "4,5", PATH=cards.path)
+    eventually(lambda: cards.asked.exists() and len(cards.asked.read_text().splitlines()) > 1, "asked again")
+    assert not instance.fingerprint.exists()
+    cards.said.write_text("4, 12\n5, 0\n")
+    done = finish(child)
+    assert done.returncode == 0 and "green" in done.stdout
+    assert done.stderr.splitlines() == [
+        "pd-launch: prefill: waits, GPU 5 still holds 55,296 MiB",
+        "pd-launch: prefill: the memory is free",
+    ]
+    assert set(cards.asked.read_text().splitlines()) == {
+        "-i 4,5 --query-gpu=index,memory.used --format=csv,noheader,nounits"
+    }
+
+
+def test_after_the_limit_it_starts_with_a_warning(instance: Instance, cards: Cards) -> None:
+    cards.said.write_text("5, 55296\n")
+    done = run("pd-launch", *instance.arguments, "--gpus", "5", "--gpu-limit", "0", PATH=cards.path)
+    assert done.returncode == 0
+    assert done.stderr == (
+        "pd-launch: prefill: starts although GPU 5 still holds 55,296 MiB: its KV cache gets what is left\n"
+    )
+
+
+@pytest.mark.parametrize("said", ["No devices were found\n", "5, [N/A]\n", ""])
+def test_cards_that_do_not_tell_are_not_waited_for(instance: Instance, cards: Cards, said: str) -> None:
+    cards.said.write_text(said)
+    done = run("pd-launch", *instance.arguments, "--gpus", "5", PATH=cards.path)
+    assert done.returncode == 0 and "green" in done.stdout
+    assert len(done.stderr.splitlines()) == bool(said)
+
+
+def test_without_nvidia_smi_nothing_is_waited_for(instance: Instance, tmp_path: Path) -> None:
+    done = run("pd-launch", *instance.arguments, "--gpus", "5", PATH=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("pd-launch: GPU memory is not waited for: ")

@@ -55,8 +55,10 @@ def test_dry_run_after_a_changed_setting_shows_the_line_and_the_pair(served: Nod
     assert "router: " not in said
     planned = deploy(served, "--dry", decode_mem_fraction=0.62).planned
     assert planned == [f"Launch | File {CONFIG}/decode.sh", "Services | Running: prefill, decode"]
-    alone = deploy(served, "--dry", decode_mem_fraction=0.62, restart_scope="changed").output
-    assert "decode: restarts" in alone and "prefill: restarts" not in alone
+    alone = deploy(served, "--dry", prefill_mem_fraction=0.62, restart_scope="changed").output
+    assert "prefill: restarts" in alone and "decode: restarts" not in alone
+    along = deploy(served, "--dry", decode_mem_fraction=0.62, restart_scope="changed").output
+    assert "prefill: restarts with decode: it holds that one's KV cache mapped" in along
     assert pids(served) == before, "a dry run touches nothing"
 
 
@@ -150,7 +152,9 @@ def test_a_crashed_server_comes_back_by_itself_and_the_service_answers(served: N
 def test_a_run_that_broke_between_writing_and_restarting_is_repaired_by_the_next(served: Node) -> None:
     """decode crashes into a file that was edited by hand; a run that mends the file is killed before it restarts."""
     out(served, f"echo 'PD_BY_HAND=1' >>{CONFIG}/decode.env")
+    prefill = pids(served)[UNITS[0]]
     comes_back(served, UNITS[1])
+    assert pids(served)[UNITS[0]] != prefill, "what prefill maps of decode's memory went with it"
     edited, running = environment_of_decode(served)
     assert edited == running
 

@@ -96,7 +96,23 @@ def test_the_pair_restarts_together_and_the_router_does_not(changed: str, other:
 
 
 def test_with_scope_changed_only_that_one() -> None:
-    assert list(restarted("changed", decode=OTHER_SCRIPT)) == ["decode"]
+    assert list(restarted("changed", prefill=OTHER_SCRIPT)) == ["prefill"]
+
+
+def test_a_lone_decode_server_always_takes_prefill_along() -> None:
+    reasons = restarted("changed", decode=OTHER_SCRIPT)
+    assert set(reasons) == {"prefill", "decode"}
+    assert reasons["prefill"] == "restarts with decode: it holds that one's KV cache mapped"
+
+
+def test_one_decode_server_of_several_does_not() -> None:
+    many = servers(
+        settings(decode_instances=2, prefill_tensor_parallel=2, decode_tensor_parallel=2), hardware(TWO_SOCKETS)
+    )
+    names = [instance.name for instance in many]
+    state = {**dict.fromkeys(names, UP), "decode-1": OTHER_SCRIPT}
+    reasons = restarts(many, dict.fromkeys(names, WANTED), state, settings(restart_scope="changed"))
+    assert set(reasons) == {"decode-1"}
 
 
 @pytest.mark.parametrize("scope", ["pair", "changed"])
