@@ -72,7 +72,7 @@ def lone_decode(instances: tuple[Instance, ...]) -> Instance | None:
 
     A prefill server maps the KV cache of decode (cuda_ipc), and as long as it lives the mapping keeps that memory, also
     after decode has ended: a decode server that came back alone found 55 GB of its GPU taken and sized its KV cache to
-    half (SGLang 0.5.16, NIXL 1.5.1, UCX 1.23 on H200). UCX_CUDA_IPC_CACHE=n frees it but costs time to first token.
+    half (SGLang 0.5.16, NIXL 1.5.1, UCX 1.23 on H200).
     """
     found = [instance for instance in instances if instance.role == "decode"]
     return found[0] if len(found) == 1 else None

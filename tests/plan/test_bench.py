@@ -368,10 +368,17 @@ def test_three_layouts_of_a_simulated_host() -> None:
 
 
 def test_one_server_on_an_h200() -> None:
-    """The only measurement on a GPU so far: nothing to compare it with, so no layout is recommended."""
+    """A machine with one GPU: nothing to compare it with, so no layout is recommended."""
     path = FIXTURES.with_name("bench-h200") / "single.json"
     kept = bench.read_kept(path.read_text(), path.name)
     assert (kept.layout, len(kept.passes), sum(one.failures for one in kept.passes)) == ("single", 6, 0)
     found = compare([kept])
     assert list(found.layouts) == ["single"] and found.previous is None
     assert sentence(found.layouts) == ""
+
+
+def test_prefill_and_decode_on_two_h200() -> None:
+    path = FIXTURES.with_name("bench-h200") / "pd.json"
+    kept = bench.read_kept(path.read_text(), path.name)
+    assert (kept.layout, kept.gpus, len(kept.passes), sum(one.failures for one in kept.passes)) == ("pd", 2, 6, 0)
+    assert kept.hardware == "2 x NVIDIA H200"

@@ -56,6 +56,15 @@ def test_two_good_gpus() -> None:
     assert found == dict.fromkeys(set(proof.IDS) - {"proof/state"}, "healthy")
 
 
+def test_the_proof_within_a_deploy_on_two_gpus() -> None:
+    """Prefill and decode of random-qwen2-7b, SGLang 0.5.16 in an existing environment."""
+    data = real("in-a-deploy")
+    (pair,) = data["parts"]["kv_path"]["pairs"]
+    assert [row["descriptor_bytes"] for row in pair["alone"]] == [65536, 1 << 20, 256 << 20], "its page, merged, large"
+    found = levels(proof.judge(data, PLAN))
+    assert found == dict.fromkeys(set(proof.IDS) - {"proof/state"}, "healthy")
+
+
 def test_without_cuda_ipc_the_lane_and_the_speed_are_errors() -> None:
     found = by_id(
         proof.judge(
