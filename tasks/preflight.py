@@ -170,7 +170,7 @@ def _admitted(seen: Seen) -> Plan:
     every = (*served, instances.router(wanted, release, served, paths))
     plan = Plan(
         wanted, release, profile, paths, system, hardware, every, catalogue.uv_lock(), seen.api_key,
-        arguments=described.arguments, kept=there, pin=pin, asked=own.release.id,
+        arguments=described.arguments, kept=there, pin=pin, asked=own.release if pin else None,
     )  # fmt: skip
     admission.plan = plan
 

@@ -74,7 +74,7 @@ class Plan:
     arguments: tuple[str, ...] = ()  # long options that the release's server knows, sorted
     kept: Kept = NOTHING
     pin: Pin | None = None  # that holds the host on this release
-    asked: str = ""  # id of the release that the settings ask for; another one only where there is a pin
+    asked: Release | None = None  # that the settings ask for, where a pin holds the host on another
 
     @property
     def workers(self) -> tuple[Instance, ...]:
@@ -113,8 +113,12 @@ class Plan:
 
     @property
     def judged_variables(self) -> list[str]:
-        """Names that the workers' environment sets for SGLang, those left out that a patch reads."""
-        own = {name for patch in self.release.patches for name in patch.environment}
+        """Names that the workers' environment sets for SGLang, those left out that a patch reads.
+
+        After a rollback, one of the release that the settings ask for counts too: its switch stays in the settings.
+        """
+        patches = (*self.release.patches, *(self.asked.patches if self.asked else ()))
+        own = {name for patch in patches for name in patch.environment}
         names = {variable.name for worker in self.workers for variable in worker.environment}
         return sorted(name for name in names - own if name.startswith("SGLANG_"))
 

@@ -24,6 +24,12 @@ def pids(node: Node) -> dict[str, int]:
     return {unit: int(out(node, f"systemctl show -p MainPID --value {unit}")) for unit in UNITS}
 
 
+def logged(node: Node, unit: str) -> list[str]:
+    """What a unit has logged since it was last started."""
+    start = f"$(systemctl show -p InvocationID --value {unit})"
+    return out(node, f"journalctl -o cat _SYSTEMD_INVOCATION_ID={start}").splitlines()
+
+
 def answer(node: Node, prompt: str, port: int = 8000, tokens: int = 24, stream: bool = False) -> str:
     """Asked on the node, with Debian's own Python and nothing of ours."""
     body = json.dumps(

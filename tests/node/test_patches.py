@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.asking import CONFIG, UNITS, answer, answers, out, pids, states
+from tests.node.asking import CONFIG, UNITS, answer, answers, logged, out, pids, states
 from tests.node.deploying import Result, deploy
 from tests.node.node import Node
 from tests.node.waiting import until
@@ -144,9 +144,9 @@ def test_placed_patches_serve_and_report_themselves(served: Node, folder: Folder
     assert {path: now(served, path) for path in folder.patched} == {p: sha256(t) for p, t in folder.patched.items()}
     assert "391" in answer(served, "What is 17*23? Answer with the number only.")
     for unit in UNITS[:2]:
-        log = out(served, f"journalctl -o cat _SYSTEMD_INVOCATION_ID=$(systemctl show -p InvocationID --value {unit})")
-        assert set(log.splitlines()) >= ACTIVE
-        assert "input-length: ours was asked about " in log
+        log = logged(served, unit)
+        assert set(log) >= ACTIVE
+        assert any("input-length: ours was asked about " in line for line in log)
     planned = deploy(served, "--dry", **folder.settings("input-length", "whole", "part"))
     assert planned.planned == []
 

@@ -131,6 +131,10 @@ def test_a_pin_says_who_when_and_why() -> None:
 def test_a_pin_is_a_warning_that_says_how_to_go_on() -> None:
     made = plan(settings(), hardware(TWO_SOCKETS))
     assert finding("release/pin/none", made=made).level is Level.HEALTHY
-    said = finding("release/pin/none", made=replace(made, pin=PIN, asked="c"))
+    said = finding("release/pin/none", made=replace(made, pin=PIN, asked=made.release))
     assert said.level is Level.WARNING
-    assert PIN.told in said.line and "the settings ask for c" in said.line and "--data unpin=True" in said.advice
+    assert (
+        PIN.told in said.line
+        and f"the settings ask for {made.release.id}" in said.line
+        and "--data unpin=True" in said.advice
+    )

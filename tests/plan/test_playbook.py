@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -153,6 +154,15 @@ def test_a_variable_that_a_patch_reads_is_not_looked_for_in_the_source() -> None
     wanted = settings(decode_environment={"SGLANG_OF_THE_OVERLAY": "1", "SGLANG_OTHER": "1"})
     found = plan(wanted, hardware(TWO_SOCKETS), release(patches=[patch]))
     assert found.judged_variables == ["SGLANG_HOST_IP", "SGLANG_OTHER"]
+
+
+def test_after_a_rollback_the_switch_of_a_patch_may_stay_in_the_settings() -> None:
+    patch = overlay("x", environment=["SGLANG_OF_THE_OVERLAY"])
+    wanted = settings(decode_environment={"SGLANG_OF_THE_OVERLAY": "1", "SGLANG_OTHER": "1"})
+    found = plan(wanted, hardware(TWO_SOCKETS), release())
+    assert "SGLANG_OF_THE_OVERLAY" in found.judged_variables
+    back = replace(found, asked=release(patches=[patch]))
+    assert back.judged_variables == ["SGLANG_HOST_IP", "SGLANG_OTHER"]
 
 
 def test_a_cuda_build_of_torch_may_serve_a_release_for_the_cpu() -> None:

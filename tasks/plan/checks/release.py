@@ -40,10 +40,10 @@ def fits(found: Found) -> Verdict:
 )
 def none(found: Found) -> Verdict:
     assert found.plan is not None
-    pin = found.plan.pin
-    if pin is None:
+    pin, asked = found.plan.pin, found.plan.asked
+    if pin is None or asked is None:
         return healthy("not pinned")
     return warning(
-        f"{pin.told}; the settings ask for {found.plan.asked}",
+        f"{pin.told}; the settings ask for {asked.id}",
         "to go on to that one, run with --data unpin=True",
     )
