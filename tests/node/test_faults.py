@@ -1,7 +1,8 @@
-"""A release is built while another serves, and something goes wrong: the old one answers, the next run goes on.
+"""A release is built while another serves, and made current; something goes wrong: the old one answers, the next run
+goes on.
 
 make test-faults plays FAULTS=20 of them with a random SEED, which stands in each test's name; SEED=N plays the same
-again. The new release differs from the one that serves by the router's package, so that one build is short.
+again. The new release differs from the one that serves by a patch. Each fault begins with what the one before left.
 """
 
 from __future__ import annotations
@@ -22,17 +23,27 @@ from tests.node.asking import out, pids
 from tests.node.deploying import Result, broken_off, deploy
 from tests.node.node import Node
 from tests.node.reach import within_reach
+from tests.node.test_rollback import OTHER
 from tests.node.waiting import until
 
 COUNT = int(os.environ.get("FAULTS", "3"))
 SEED = int(os.environ.get("SEED", "1"))
-BUILD = "tests/node/build.py"
+BUILD, SWITCH = "tests/node/build.py", "tests/node/switch.py"
 ROOT, ROOM = "/opt/sglang-pd", "8g"
-RELEASES = f"{ROOT}/releases"
+RELEASES, CURRENT = f"{ROOT}/releases", f"{ROOT}/current"
 LONGEST = 120.0  # seconds that an answer, or a mount, may take on a machine that builds meanwhile
 
 # Ends the pd-build that holds the lock of the releases, if one does.
-KILL = f"pid=$(cat {RELEASES}/.pd-build.lock) && grep -qs pd-build /proc/$pid/cmdline && kill -{{}} $pid"
+END_BUILD = f"pid=$(cat {RELEASES}/.pd-build.lock) && grep -qs pd-build /proc/$pid/cmdline && kill -{{}} $pid"
+# Ends a check of the finished release after so many seconds, if one runs then: what it does meanwhile says nothing.
+END_CHECK = "sleep {}; pkill -{} -f '^/usr/bin/python3 .*/bin/pd-env (probe|probe-router|variables) '"
+# In the place of mv: the shell that moves `current` is killed before or after it.
+MV = f"""#!/bin/sh
+for last; do :; done
+[ "$last" = {CURRENT} ] || exec /usr/bin/mv "$@"
+[ {{moved}} = no ] || /usr/bin/mv "$@"
+kill -KILL $PPID
+"""
 # Asks through the router without end, with nothing of ours; one line an answer.
 ASKER = """
 import json, time, urllib.request
@@ -47,37 +58,51 @@ while True:
     except Exception as error:
         line = f"no answer: {error!r}"
     print(line, flush=True)
-    time.sleep(0.2)
+    time.sleep(1)
 """
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a look at the node finds; the lock of pd-build, which is always there, left out."""
+
+    left: set[str]  # what lies among the releases
+    current: str  # id
+    answers: list[str]  # "right" each, as it should be
 
 
 @dataclass
 class Builder:
-    """A node that serves, the index that the next release comes from, and what building needs."""
+    """A node that serves, the release to be made beside it, and what making it needs."""
 
     node: Node
-    index: Index
-    need: int  # KiB that the new release takes beside the old one, its wheels in the cache
-    new: str  # its id
+    index: Index  # of the test, for faults of an index; else packages come as the host's own configuration says
+    old: str  # what `current` points to at first
+    new: str  # id of the release to make
+    need: int  # KiB that it takes at least beside the old one, its wheels in the cache
     lines: int = 12  # what a run says while pd-build works, about
 
-    @property
-    def sources(self) -> dict[str, object]:
-        """From the test's index alone, whatever the host's own configuration says."""
-        return {
-            "router": "smg", "minimum_free_disk_gb": 0, "package_index": self.index.url,
-            "package_extra_indexes": json.dumps([self.index.url]), "package_find_links": f'["{ROOT}/locks"]',
+    def run(self, *arguments: str, operations: str = BUILD, index: bool = False) -> Result:
+        sources = {
+            "package_index": self.index.url, "package_extra_indexes": json.dumps([self.index.url]),
+            "package_find_links": f'["{ROOT}/locks"]',
         }  # fmt: skip
+        return deploy(
+            self.node, *(arguments or ("-y",)), operations=operations, minimum_free_disk_gb=0, **OTHER,
+            **(sources if index else {}),
+        )  # fmt: skip
 
-    def run(self, *arguments: str) -> Result:
-        return deploy(self.node, *(arguments or ("-y",)), operations=BUILD, **self.sources)
+    def broken_off(self, said: str, after: int, act: Callable[[Any], object], operations: str = BUILD) -> None:
+        broken_off(
+            self.node, f"Starting operation: {said}", act, after, operations, minimum_free_disk_gb=0, **OTHER
+        )  # fmt: skip
 
-    def broken_off(self, at: int, act: Callable[[Any], None]) -> None:
-        broken_off(self.node, "Starting operation: Runtime | Release ", act, after=at, operations=BUILD, **self.sources)
-
-    def left(self) -> list[str]:
-        """Releases and what else lies among them; the lock of pd-build is always there."""
-        return out(self.node, f"ls -A {RELEASES} | grep -v '^.pd-build.lock$'").splitlines()
+    def look(self) -> Seen:
+        parts = out(
+            self.node, f"ls -A {RELEASES}; echo //; basename $(readlink {CURRENT}); echo //; cat /run/asker.log"
+        ).split("//\n")  # fmt: skip
+        left, current, answers = (part.split("\n") for part in parts)
+        return Seen({*left} - {"", ".pd-build.lock"}, current[0], [line for line in answers if line])
 
     def whole(self) -> bool:
         checks = [
@@ -86,24 +111,22 @@ class Builder:
         ]
         return self.node.run(" && ".join([f"test -f {RELEASES}/{self.new}/release.json", *checks])).returncode == 0
 
+    def remove(self) -> None:
+        out(self.node, f"rm -rf {RELEASES}/{self.new} {RELEASES}/.{self.new}.*")
+
     def forget(self, *packages: str) -> None:
         """So that these are fetched anew."""
         out(self.node, f"{ROOT}/tools/uv/bin/uv --cache-dir {ROOT}/cache/uv cache clean -q {' '.join(packages)}")
 
     def size(self, kib: int | None = None) -> None:
         """Leave this much free below root_dir; None: as much as at first."""
-        size = ROOM if kib is None else f"{int(used(self.node)) + kib}k"
+        size = ROOM if kib is None else f"{int(out(self.node, f'df -k --output=used {ROOT} | tail -n 1')) + kib}k"
         out(self.node, f"mount -o remount,size={size} {ROOT}")
-
-
-def used(node: Node) -> int:
-    """KiB below root_dir."""
-    return int(out(node, f"df -k --output=used {ROOT} | tail -n 1"))
 
 
 @pytest.fixture(scope="module")
 def builder(served: Node) -> Iterator[Builder]:
-    """root_dir on a file system of its own, whose size can change; asked through the router all the time."""
+    """root_dir as a copy on a file system of its own, whose size can change; asked through the router all the time."""
     before = pids(served)
     out(
         served,
@@ -114,18 +137,15 @@ def builder(served: Node) -> Iterator[Builder]:
         served.run("cat >/run/asker.py", text=ASKER)
         out(served, "systemd-run -q --unit asker -p StandardOutput=file:/run/asker.log python3 /run/asker.py")
         with index(wheels.of(served)) as source, within_reach(served, source.url):
-            builder = Builder(served, source, 0, "")
-            old = builder.left()
-            first = builder.run()
-            assert first.status == 0, first.output
-            (builder.new,) = set(builder.left()) - set(old)
-            assert builder.whole()
-            full = used(served)
-            remove(builder)
-            builder.need = full - used(served)
+            # what no release shares with the cache, byte code aside, is what another one needs
+            own = f"find {CURRENT}/ -path '*/__pycache__' -prune -o -type f -links 1 -printf '%k\\n'"
+            need = int(out(served, f"{own} | awk '{{sum += $1}} END {{print sum}}'"))
+            builder = Builder(served, source, "", "", need)
+            builder.old = builder.look().current
+            operations = [operation["name"] for operation in builder.run("--dry").report["plan"]]
+            (builder.new,) = [name.split()[-1] for name in operations if name.startswith("Runtime | Release ")]
             yield builder
-        until(lambda: len(answers(served)) >= COUNT, "answers came", LONGEST)
-        assert set(answers(served)) == {"right"}
+        assert answered_since(builder, builder.look()) == {"right"}
         assert pids(served) == before, "the servers that were there at first"
     finally:
         served.run(f"systemctl stop asker; umount -l {ROOT}; rm -rf /run/room /run/asker.*")
@@ -133,26 +153,24 @@ def builder(served: Node) -> Iterator[Builder]:
     assert (after.status, after.changed) == (0, []), after.output
 
 
-def answers(node: Node) -> list[str]:
-    return out(node, "cat /run/asker.log").splitlines()
+def answered_since(builder: Builder, then: Seen) -> set[str]:
+    """Every answer so far, one at least since that look."""
+    until(lambda: len(builder.look().answers) > len(then.answers), "it answers", LONGEST)
+    return {*builder.look().answers}
 
 
-def remove(builder: Builder) -> None:
-    out(builder.node, f"rm -rf {RELEASES}/{builder.new} {RELEASES}/.{builder.new}.*")
-
-
-# ---- faults: each says what it did, for the test's output
+# ---- faults while it is built: each says what it did, for the test's output
 
 
 def pyinfra_is_interrupted(builder: Builder, dice: random.Random) -> str:
     at, number = dice.randrange(builder.lines), dice.choice([signal.SIGINT, signal.SIGKILL])
-    builder.broken_off(at, lambda run: run.send_signal(number))
+    builder.broken_off("Runtime | Release ", at, lambda run: run.send_signal(number))
     return f"pyinfra got {number.name} {at} lines after the build began"
 
 
 def pd_build_is_ended(builder: Builder, dice: random.Random) -> str:
     at, name = dice.randrange(1, builder.lines), dice.choice(["INT", "TERM", "KILL"])
-    builder.broken_off(at, lambda _: builder.node.run(KILL.format(name)))
+    builder.broken_off("Runtime | Release ", at, lambda _: builder.node.run(END_BUILD.format(name)))
     return f"pd-build got SIG{name} {at} lines after it began"
 
 
@@ -168,12 +186,12 @@ def the_disk_is_full(builder: Builder, dice: random.Random) -> str:
 
 
 def the_index_fails(builder: Builder, dice: random.Random) -> str:
-    packages = ["smg", *dice.sample(["tqdm", "fastapi", "numpy", "pydantic", "transformers", "sglang"], 2)]
+    packages = dice.sample(["sglang-router", "tqdm", "fastapi", "numpy", "pydantic", "transformers", "sglang"], 3)
     builder.forget(*packages)
     builder.index.spared = dice.randrange(len(packages))
     builder.index.fault = fault = dice.choice(["503", "half", "wrong"])
     try:
-        failed = builder.run()
+        failed = builder.run(index=True)
     finally:
         builder.index.fault = ""
     assert failed.status != 0, failed.output
@@ -181,7 +199,41 @@ def the_index_fails(builder: Builder, dice: random.Random) -> str:
     return f"{fault} from the index, {', '.join(packages)} were wanted"
 
 
-KINDS = [pd_build_is_ended, the_disk_is_full, the_index_fails, pyinfra_is_interrupted]
+# ---- faults while it is checked and made current
+
+
+def the_checks_are_ended(builder: Builder, dice: random.Random) -> str:
+    at, moment, name = dice.randrange(4), round(dice.uniform(0, 4), 1), dice.choice(["INT", "TERM", "KILL"])
+    act = END_CHECK.format(moment, name)
+    builder.broken_off("Activate | Current release ", at, lambda _: builder.node.run(act), SWITCH)
+    return f"a check got SIG{name} {at} lines and {moment} s after they began"
+
+
+def pyinfra_is_interrupted_at_the_switch(builder: Builder, dice: random.Random) -> str:
+    at, number = dice.randrange(5), dice.choice([signal.SIGINT, signal.SIGKILL])
+    builder.broken_off("Activate | Current release ", at, lambda run: run.send_signal(number), SWITCH)
+    return f"pyinfra got {number.name} {at} lines after the checks began"
+
+
+def the_switch_is_killed(builder: Builder, dice: random.Random) -> str:
+    """Of a release that has served: it is not checked again."""
+    moved = dice.choice(["no", "yes"])
+    out(builder.node, f"touch {RELEASES}/{builder.new}/served")
+    builder.node.run("cat >/usr/local/bin/mv && chmod 755 /usr/local/bin/mv", text=MV.format(moved=moved))
+    try:
+        failed = builder.run(operations=SWITCH)
+    finally:
+        out(builder.node, "rm /usr/local/bin/mv")
+    assert failed.status != 0, failed.output
+    assert builder.look().current == (builder.new if moved == "yes" else builder.old)
+    return f"the shell that moves `current` was killed, moved: {moved}"
+
+
+OF_SWITCH = [the_switch_is_killed, the_checks_are_ended, pyinfra_is_interrupted_at_the_switch]
+KINDS = [
+    pd_build_is_ended, the_index_fails, the_switch_is_killed, the_disk_is_full, the_checks_are_ended,
+    pyinfra_is_interrupted, pyinfra_is_interrupted_at_the_switch,
+]  # fmt: skip
 PLAYED = [(number, KINDS[number % len(KINDS)]) for number in range(COUNT)]
 
 
@@ -191,21 +243,32 @@ PLAYED = [(number, KINDS[number % len(KINDS)]) for number in range(COUNT)]
 def test_the_old_release_serves_and_the_next_run_goes_on(
     builder: Builder, number: int, fault: Callable[[Builder, random.Random], str]
 ) -> None:
-    held, others = out(builder.node, f"readlink {ROOT}/current"), builder.left()
-    seen = len(answers(builder.node))
+    switching = fault in OF_SWITCH
+    first = builder.look()
+    others = first.left - {builder.new}
+    if switching and builder.new not in first.left:
+        assert builder.run().status == 0
+    if not switching:
+        builder.remove()
     what = fault(builder, random.Random(f"{SEED}-{number}"))
     print(what)
-    assert out(builder.node, f"readlink {ROOT}/current") == held
-    half = [name for name in builder.left() if name not in (*others, builder.new) and not name.startswith(".")]
-    assert half == [], what
-    assert builder.new not in builder.left() or builder.whole(), f"a half release stands under its name: {what}"
+    after = builder.look()
+    assert after.current == builder.old or (switching and after.current == builder.new), what
+    assert {name for name in after.left - others - {builder.new} if not name.startswith(".")} == set(), what
+    assert builder.new not in after.left or builder.whole(), f"a half release stands under its name: {what}"
 
-    mended = builder.run()
+    mended = builder.run(operations=SWITCH if switching else BUILD, index=fault is the_index_fails)
     assert mended.status == 0, f"{what}: {mended.output}"
     assert builder.whole(), what
-    assert set(builder.left()) == {*others, builder.new}, what
+    then = builder.look()
+    assert then.left == {*others, builder.new}, what
+    assert then.current == (builder.new if switching else builder.old), what
+    assert builder.node.run(f"test -L {CURRENT}.new").returncode != 0, what
+    assert answered_since(builder, first) == {"right"}, what
+    if switching:
+        out(builder.node, f"ln -sfnT {RELEASES}/{builder.old} {CURRENT} && rm -f {RELEASES}/{builder.new}/served")
+
+
+def test_after_all_of_them_a_run_changes_nothing(builder: Builder) -> None:
     again = builder.run()
-    assert (again.status, again.changed) == (0, []), f"{what}: {again.output}"
-    until(lambda: len(answers(builder.node)) > seen, "the old release answers", LONGEST)
-    assert set(answers(builder.node)) == {"right"}, what
-    remove(builder)
+    assert (again.status, again.changed) == (0, []), again.output
