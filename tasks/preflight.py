@@ -137,60 +137,80 @@ def _examined(admission: Admission) -> Seen:
 
 
 def _admitted(seen: Seen) -> Plan:
-    admission, wanted, system, profile, paths = seen.admission, seen.settings, seen.system, seen.profile, seen.paths
-    there, backed, answers, manifest = seen.there, seen.backed, seen.answers, seen.offered[0]
-    if wanted.release == choice.AUTO:
-        with _told_as("gpu/driver/answers", admission):
-            chosen = choice.choose(seen.offered, reading.read_hardware(answers), system, wanted)
-        logger.info(f"{host.print_prefix}{chosen.reason}")
-        manifest = chosen.manifest
-        rules.check(wanted, manifest, catalogue.accepted_arguments(manifest), profile)
-    judged_by = backed.release.manifest if backed else manifest
+    admission, wanted = seen.admission, seen.settings
+    manifest = _asked_for(seen)
+    judged_by = seen.backed.release.manifest if seen.backed else manifest
     judge_system(seen, judged_by)
 
     of_ports: Mapping[str, Answer] = host.get_fact(Listeners)
-    answers = {**answers, **of_ports}
-    with _told_as("gpu/driver/answers", admission):
-        hardware = admission.hardware = reading.read_hardware(answers)
-    found = checks.Found(wanted, judged_by, system, answers, seen.now, hardware)
+    hardware = admission.hardware = _hardware(seen)
+    found = checks.Found(wanted, judged_by, seen.system, {**seen.answers, **of_ports}, seen.now, hardware)
     of_hardware = checks.judged(found, "hardware")
 
-    own = _own(wanted, manifest, system, hardware, admission)
+    plan = admission.plan = _planned(seen, hardware, _own(seen, manifest, hardware), of_hardware)
+    found = replace(found, answers={**found.answers, **_answers_for(plan)}, plan=plan)
+    admission.add(*of_hardware, *checks.judged(found, "plan"))
+    admission.plan = replace(plan, findings=admission.findings)
+    for line in rules.cautions(wanted, plan.release.manifest):
+        logger.warning(f"{host.print_prefix}{line}")
+    return admission.plan
+
+
+def _asked_for(seen: Seen) -> Manifest:
+    """The release that the settings ask for, chosen by what the host can run where they leave it open."""
+    if seen.settings.release != choice.AUTO:
+        return seen.offered[0]
+    hardware = _hardware(seen)
+    with _told_as(choice.CHECK, seen.admission):
+        chosen = choice.choose(seen.offered, hardware, seen.system, seen.settings)
+    logger.info(f"{host.print_prefix}{chosen.reason}")
+    rules.check(seen.settings, chosen.manifest, catalogue.accepted_arguments(chosen.manifest), seen.profile)
+    return chosen.manifest
+
+
+def _hardware(seen: Seen) -> Hardware:
+    with _told_as("gpu/driver/answers", seen.admission):
+        return reading.read_hardware(seen.answers)
+
+
+def _planned(seen: Seen, hardware: Hardware, own: kept.Description, of_hardware: tuple[Finding, ...]) -> Plan:
+    """The plan for the release of the settings, or for the one that the host goes back to or is pinned to.
+
+    of_hardware: findings to be told with a placement that cannot be.
+    """
+    wanted, profile, paths, backed = seen.settings, seen.profile, seen.paths, seen.backed
     described, pin = own, None
     if backed and backed.release.id != own.release.id:  # where the settings name it too, nothing holds the host there
-        described, pin = backed, there.pin or _new_pin(backed, own, wanted.rollback_reason)
+        described, pin = backed, seen.there.pin or _new_pin(backed, own, wanted.rollback_reason)
         rules.check(wanted, backed.release.manifest, frozenset(backed.arguments), profile)
-    release = described.release
     try:
         placed = placement.place(wanted, hardware)
     except PlanError as fault:
-        admission.add(*of_hardware, *(error("gpu/placement/possible", line) for line in fault.lines))
+        seen.admission.add(*of_hardware, *(error("gpu/placement/possible", line) for line in fault.lines))
         raise
+    release = described.release
     served = instances.workers(wanted, release, profile, placed, paths)
     every = (*served, instances.router(wanted, release, served, paths))
-    plan = Plan(
-        wanted, release, profile, paths, system, hardware, every, catalogue.uv_lock(), seen.api_key,
-        arguments=described.arguments, kept=there, pin=pin, asked=own.release if pin else None,
+    return Plan(
+        wanted, release, profile, paths, seen.system, hardware, every, catalogue.uv_lock(), seen.api_key,
+        arguments=described.arguments, kept=seen.there, pin=pin, asked=own.release if pin else None,
     )  # fmt: skip
-    admission.plan = plan
 
-    of_plan: Mapping[str, Answer] = host.get_fact(
+
+def _answers_for(plan: Plan) -> Mapping[str, Answer]:
+    """What the host says to questions that follow from the plan."""
+    answers: Mapping[str, Answer] = host.get_fact(
         Planned,
         release_file=plan.release_file,
         model_file=plan.model_file,
         site_packages=plan.site_packages,
         bindings=plan.bindings,
         releases=plan.paths.releases,
-        sglang=release.manifest.sglang,
-        patches=release.patch_request,
-        wheelhouse=wanted.package_wheelhouse,
+        sglang=plan.release.manifest.sglang,
+        patches=plan.release.patch_request,
+        wheelhouse=plan.settings.package_wheelhouse,
     )
-    found = replace(found, answers={**answers, **of_plan}, plan=plan)
-    admission.add(*of_hardware, *checks.judged(found, "plan"))
-    admission.plan = replace(plan, findings=admission.findings)
-    for line in rules.cautions(wanted, release.manifest):
-        logger.warning(f"{host.print_prefix}{line}")
-    return admission.plan
+    return answers
 
 
 @contextmanager
@@ -204,12 +224,11 @@ def _told_as(check: str, admission: Admission) -> Iterator[None]:
         admission.add(*(error(check, line) for line in fault.lines))
 
 
-def _own(
-    wanted: Settings, manifest: Manifest, system: System, hardware: Hardware, admission: Admission
-) -> kept.Description:
+def _own(seen: Seen, manifest: Manifest, hardware: Hardware) -> kept.Description:
     """The release that the settings ask for: to build, or in an environment that is there already."""
+    wanted = seen.settings
     if wanted.environment == "release":
-        chosen = python.choose(system, manifest, wanted)
+        chosen = python.choose(seen.system, manifest, wanted)
         capabilities = {gpu.compute_capability for gpu in hardware.gpus}
         patches = catalogue.chosen_patches(manifest, wanted.patches, wanted.patch_dir, capabilities)
         return catalogue.described(manifest, chosen, wanted.torch_wheel, wanted.router, patches)
@@ -217,7 +236,7 @@ def _own(
     told = host.get_fact(
         ExistingEnvironment, python=asked.python, router_python=asked.router_python, paths=list(asked.paths)
     )
-    with _told_as(existing.CHECK, admission):
+    with _told_as(existing.CHECK, seen.admission):
         return catalogue.adopted(manifest, existing.read(told, asked), wanted.router)
 
 

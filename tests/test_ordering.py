@@ -391,7 +391,7 @@ def test_auto_on_a_host_that_no_release_fits(checkout: Checkout) -> None:
     status, output = checkout.pyinfra("--dry")
     assert status != 0
     (said,) = [line for line in output.splitlines() if "refused:" in line]
-    assert "nearest is sglang-0.5.23-cu130" in said
+    assert 'release/auto/fits: release = "auto": no release fits this host; nearest is sglang-0.5.23-cu130' in said
     assert "driver 570.172.08 serves CUDA 12.8, it needs 13.0, so a driver >= 580" in said
     assert "Traceback" not in output
 

@@ -11,6 +11,7 @@ from tasks.plan.release import Manifest, at_least, driver_cuda, version_numbers
 from tasks.plan.settings import Settings
 
 AUTO = "auto"
+CHECK = "release/auto/fits"
 
 
 @dataclass(frozen=True)

@@ -142,6 +142,8 @@ CASES: list[tuple[str, dict[str, str | Answer | None], dict[str, object], Level,
     ("host/ports/ephemeral", {}, {"reserve_ports": False}, HEALTHY, "32768-60999"),
     ("model/files/there", {}, {"model_dir": "/models/x"}, ERROR, "model /models/x holds no config.json"),
     ("model/files/there", {"files": "/models/x/config.json"}, {"model_dir": "/models/x"}, HEALTHY, "is there"),
+    ("release/auto/fits", {}, {}, HEALTHY, "setting release names sglang-0.5.23-cu130"),
+    ("release/auto/fits", {}, {"release": "auto"}, HEALTHY, 'release "auto" is '),
     ("service/environment/known", {}, {}, HEALTHY, "SGLANG_HOST_IP stand in the source (2 names)"),
     ("service/environment/known", {}, {"prefill_environment": {"SGLANG_USE_SOMTHING": "1"}}, ERROR, "no installed code reads SGLANG_USE_SOMTHING|Did you mean SGLANG_USE_SOMETHING?"),
     ("service/environment/known", {}, {"decode_environment": {"OTHER_VARIABLE": "1"}}, HEALTHY, "SGLANG_HOST_IP"),
@@ -179,7 +181,7 @@ def test_a_healthy_host_is_healthy_in_every_check() -> None:
 def test_every_check_has_a_case_that_is_not_fine() -> None:
     """Except those that only say what reading found, whose faults end in a refusal before."""
     faulty = {check for check, _, _, level, _ in CASES if level is not HEALTHY} | set(UNREADABLE_ONLY)
-    told_before = {"host/system/readable", "gpu/driver/answers", "gpu/placement/possible"}
+    told_before = {"host/system/readable", "gpu/driver/answers", "gpu/placement/possible", "release/auto/fits"}
     elsewhere = {"gpu/topology/numa", "model/revision/pinned", "gpu/writes/collapse"}
     elsewhere |= {"release/environment/fits", "release/pin/none"}  # test_existing.py, test_kept.py
     assert faulty | told_before | elsewhere == CHECKS.keys()

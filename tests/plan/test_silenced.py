@@ -27,7 +27,9 @@ def test_an_unknown_check_is_told_with_the_nearest_one() -> None:
     assert line == "setting silenced_checks names no check 'pcie/widht/full'. Did you mean pcie/width/full?"
 
 
-@pytest.mark.parametrize("check", ["gpu/driver/answers", "gpu/placement/possible", "host/python/usable"])
+@pytest.mark.parametrize(
+    "check", ["gpu/driver/answers", "gpu/placement/possible", "host/python/usable", "release/auto/fits"]
+)
 def test_what_no_plan_can_do_without_cannot_be_silenced(check: str) -> None:
     (line,) = lines({check: "never mind"})
     assert f"no plan can be made where {check} fails" in line

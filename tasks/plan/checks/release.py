@@ -1,9 +1,25 @@
-"""An environment that is there already, and a pin that holds the host on another release than the settings ask for."""
+"""Which release: one that "auto" finds, an environment that is there already, a pin that holds the host on another."""
 
 from __future__ import annotations
 
-from tasks.plan import existing
+from tasks.plan import choice, existing
 from tasks.plan.checks.registry import Found, Verdict, check, error, healthy, warning
+
+
+@check(
+    choice.CHECK,
+    "hardware",
+    judges='with release = "auto": driver, GPUs, Python and glibc can run one of the releases; where none fits, there '
+    "is nothing to plan with",
+    source="manifests of the releases for GPUs",
+    settings=("release", "python"),
+    ask="nvidia-smi --query-gpu=driver_version,compute_cap --format=csv",
+    of_plan=True,
+)
+def auto(found: Found) -> Verdict:
+    if found.settings.release != choice.AUTO:
+        return healthy(f"setting release names {found.settings.release}")
+    return healthy(f'release "auto" is {found.manifest.name}')
 
 
 @check(
