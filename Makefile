@@ -20,7 +20,7 @@ test: $(SUITE) packages browser gpg test-kernels ## every test, those on simulat
 test-release: $(SUITE) packages ## the default GPU release and 0.5.17 beside it, installed for real on a simulated host; 20 GB
 	@EVERY_RELEASE=1 $(VENV)/bin/python -m pytest tests/node/test_release.py
 
-test-faults: $(SUITE) packages ## 20 faults while a release is built beside one that serves, at random points; SEED=N plays them again
+test-faults: $(SUITE) packages ## 20 faults while a release is built, checked and made current beside one that serves; SEED=N plays them again
 	@FAULTS=$(or $(FAULTS),20) SEED=$(or $(SEED),$(shell date +%s)) $(VENV)/bin/python -m pytest tests/node/test_faults.py
 
 test-kernels: $(KERNELS) ## the GPU kernels alone, under Triton's interpreter and compiled for sm_120; no GPU needed

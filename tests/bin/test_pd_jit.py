@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.bin.tools import BIN
+from tests.node.waiting import until
 
 PACKAGE = """
 import os, pathlib, threading
@@ -36,6 +39,13 @@ class Both(Spec):
         super().build(verbose)
 def gen_one(): return Both("one")
 def gen_other(): return Both("other")
+class Held(Spec):
+    def build(self, verbose):
+        if not self.path.exists():
+            self.path.write_text("half of it")
+        (FOLDER / "held").read_text()  # waits as long as it is a pipe that nobody writes to
+        super().build(verbose)
+def gen_held(): return Held("held")
 def gen_broken(): return Spec("broken", "fatal error: cuda_runtime.h: No such file or directory")
 """
 
@@ -47,13 +57,19 @@ def workspace(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def jit(workspace: Path, *words: str, inside: bool = True, **variables: str) -> tuple[int, str]:
-    """inside: as on a host with a driver, which this machine need not have."""
-    environment = {
+COMMAND = [sys.executable, str(BIN / "pd-jit"), "--python", sys.executable]
+
+
+def environment(workspace: Path, **variables: str) -> dict[str, str]:
+    return {
         **os.environ, "PYTHONPATH": str(workspace), "FLASHINFER_WORKSPACE_BASE": str(workspace / "cache"), **variables,
     }  # fmt: skip
-    command = [sys.executable, str(BIN / "pd-jit"), "--python", sys.executable, *(["--inside"] if inside else [])]
-    ran = subprocess.run([*command, *words], env=environment, capture_output=True, text=True)
+
+
+def jit(workspace: Path, *words: str, inside: bool = True, **variables: str) -> tuple[int, str]:
+    """inside: as on a host with a driver, which this machine need not have."""
+    command = [*COMMAND, *(["--inside"] if inside else []), *words]
+    ran = subprocess.run(command, env=environment(workspace, **variables), capture_output=True, text=True)
     return ran.returncode, ran.stderr
 
 
@@ -101,6 +117,29 @@ def test_without_the_drivers_library_it_says_what_it_skipped_and_leaves_its_mark
     code, said = jit(workspace, "--keep", str(mark), "kernels:gen_norm", inside=False)
     assert code == 0 and said.startswith(expected)
     assert mark.read_text() == "kernels:gen_norm\n", "the next run need not ask again"
+
+
+def test_killed_while_it_compiles_it_leaves_no_mark_and_goes_on_the_next_time(workspace: Path) -> None:
+    driver = workspace / "libcuda.so.1"  # only whether it can be loaded is looked at
+    shutil.copy(next(Path("/lib").glob("*/libm.so.6")), driver)
+    words = ["--keep", str(workspace / "mark"), "kernels:gen_norm", "kernels:gen_held"]
+    held = workspace / "cache" / "held"
+    os.mkfifo(held)
+    running = subprocess.Popen(
+        [*COMMAND, *words], env=environment(workspace, LD_LIBRARY_PATH=str(workspace)), start_new_session=True
+    )
+    made = [workspace / "cache" / name for name in ("norm.so", "held.so")]
+    until(lambda: all(path.exists() for path in made), "one is compiled, one is half there", 60)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+    assert not (workspace / "mark").exists()
+
+    held.unlink()
+    held.touch()
+    code, said = jit(workspace, *words, inside=False, LD_LIBRARY_PATH=str(workspace))
+    assert code == 0
+    assert sorted(said.splitlines()) == ["kernels:gen_held: compiled in 0 s", "kernels:gen_norm: there already"]
+    assert made[1].read_text() == made[0].read_text() and (workspace / "mark").exists()
 
 
 def test_wrong_usage_is_one_line(workspace: Path) -> None:

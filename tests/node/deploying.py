@@ -71,8 +71,8 @@ def broken_off(
     after: int = 0,
     operations: str = "deploy.py",
     **data: object,
-) -> None:
-    """A run that a signal, or an act, breaks off as soon as it has said `at` and `after` lines more."""
+) -> int:
+    """Exit status of a run that a signal, or an act, breaks off as soon as it has said `at` and `after` lines more."""
     process = subprocess.Popen(
         command_line("-y", operations=operations, **data), cwd=REPOSITORY, env=environment(node), stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -85,3 +85,4 @@ def broken_off(
             process.send_signal(act) if isinstance(act, signal.Signals) else act(process)
             break
     process.communicate()
+    return process.returncode
