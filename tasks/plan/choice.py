@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tasks.plan import versions
 from tasks.plan.errors import PlanError
 from tasks.plan.host import Hardware, System
-from tasks.plan.release import Manifest, at_least, driver_cuda, version_numbers
+from tasks.plan.release import Manifest, driver_cuda
 from tasks.plan.settings import Settings
 
 AUTO = "auto"
@@ -26,7 +27,7 @@ def choose(offered: Sequence[Manifest], hardware: Hardware, system: System, sett
 
     A release for the CPU is never chosen.
     """
-    newest = sorted((m for m in offered if m.device == "cuda"), key=lambda m: version_numbers(m.sglang), reverse=True)
+    newest = sorted((m for m in offered if m.device == "cuda"), key=lambda m: versions.order(m.sglang), reverse=True)
     lacking = {manifest.name: missing(manifest, hardware, system, settings) for manifest in newest}
     for manifest in newest:
         if not lacking[manifest.name]:
@@ -55,7 +56,7 @@ def missing(manifest: Manifest, hardware: Hardware, system: System, settings: Se
     python = settings.python if settings.python != "auto" else system.python
     if python not in manifest.python:
         lines.append(f"it has locks for Python {' and '.join(manifest.python)}, the host has {python or 'neither'}")
-    if not at_least(system.glibc, manifest.glibc):
+    if not versions.at_least(system.glibc, manifest.glibc):
         lines.append(f"its wheels need glibc {manifest.glibc}, here is {system.glibc}")
     return lines
 

@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tasks.plan import versions
 from tasks.plan.errors import PlanError
 from tasks.plan.files import WantedFile
 from tasks.plan.host import GPU_COLUMNS, Answer, module_version
-from tasks.plan.release import Manifest, driver_cuda, version_numbers
+from tasks.plan.release import Manifest, driver_cuda
 from tasks.plan.settings import Settings
 
 SOURCE = "/etc/apt/sources.list.d/sglang-pd-driver.sources"
@@ -117,10 +118,10 @@ def upstream(version: str) -> str:
 
 def require_serves(version: str, offered: Sequence[Manifest]) -> Manifest:
     """The newest of these releases that a driver serves. Raises PlanError where it serves none."""
-    branch = version_numbers(version)[0]
+    branch = versions.numbers(version)[0]
     served = [manifest for manifest in offered if (manifest.driver_minimum or 0) <= branch]
     if served:
-        return max(served, key=lambda manifest: version_numbers(manifest.sglang))
+        return max(served, key=lambda manifest: versions.order(manifest.sglang))
     easiest = min(offered, key=lambda manifest: manifest.driver_minimum or 0)
     raise PlanError(
         f"setting driver_version = {version!r} serves {driver_cuda(version)}, release {easiest.name} needs CUDA "

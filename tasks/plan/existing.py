@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tasks.plan import versions
 from tasks.plan.errors import PlanError
 from tasks.plan.findings import Refused, error
 from tasks.plan.host import Answer
-from tasks.plan.release import Environment, Existing, Manifest, same_version
+from tasks.plan.release import Environment, Existing, Manifest
 from tasks.plan.settings import Settings
 
 CHECK = "release/environment/fits"
@@ -55,13 +56,13 @@ def misfits(found: Existing, manifest: Manifest, router: str) -> list[str]:
         there = found.servers.packages.get(name)
         if there is None:
             lines.append(f"{name} is missing, the release says {version}")
-        elif not same_version(there, version):
+        elif not versions.same(there, version):
             lines.append(f"{name} is {there}, the release says {version}")
     if found.servers.cuda != manifest.cuda and manifest.device == "cuda":
         lines.append(f"torch is built for CUDA {found.servers.cuda or 'none'}, the release says {manifest.cuda}")
     there = found.router.packages.get(router)
     version = manifest.routers.get(router)  # type: ignore[call-overload]
-    if there is None or (version and not same_version(there, version)):
+    if there is None or (version and not versions.same(there, version)):
         lines.append(f"{router} is {there or 'missing'}, the release says {version}")
     return lines
 

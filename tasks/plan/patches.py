@@ -14,6 +14,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from tasks.plan.errors import PlanError, nearest
+from tasks.plan.versions import fits
 
 HOOK = "hook"  # the patch that every release with another one carries: it binds and reports
 ALWAYS = "always"  # stands for a variable in `targets` of an overlay that none switches on
@@ -159,11 +160,6 @@ class Patch:
             for target in targets
             if fits(sglang, target.sglang)
         ]
-
-
-def fits(version: str, specifier: str) -> bool:
-    """Whether a version such as 0.5.13.post1 is one of a specifier such as >=0.5.13,<0.5.24. An empty one fits all."""
-    return SpecifierSet(specifier).contains(version, prereleases=True)
 
 
 def check(patches: Sequence[Patch], sglang: str, release: str) -> None:

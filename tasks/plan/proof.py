@@ -12,7 +12,7 @@ from tasks.plan.files import WantedFile
 from tasks.plan.findings import Finding, Level, silence
 from tasks.plan.model import ModelProfile
 from tasks.plan.playbook import Plan
-from tasks.plan.release import at_least
+from tasks.plan.versions import at_least
 
 FORMAT = 1
 FRESH, NONE = "fresh", "none"  # states of a proof; anything else says why it is stale

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -180,27 +179,6 @@ def checked(report: Mapping[str, Any]) -> list[str]:
     lines += [f"skipped: {entry['name']}: {entry['reason']}" for entry in checks if entry["skipped"]]
     lines += [f"failed: {entry['name']}: {entry['reason']}" for entry in checks if not entry["ok"]]
     return lines + list(report["output"])
-
-
-def version_numbers(text: str) -> list[int]:
-    """The leading numbers of a dotted version: [2, 36] of '2.36-9', [0, 5, 13] of '0.5.13.post1'."""
-    found: list[int] = []
-    for part in text.split("."):
-        digits = re.match(r"[0-9]+", part)
-        if not digits:
-            break
-        found.append(int(digits[0]))
-    return found
-
-
-def same_version(found: str, wanted: str) -> bool:
-    """Whether an installed version is the wanted one; a local part such as +cu130 counts only where it is asked for."""
-    return found == wanted or ("+" not in wanted and found.partition("+")[0] == wanted)
-
-
-def at_least(version: str, minimum: str) -> bool:
-    """Whether a dotted version such as '2.36' is no older than another. Only its leading numbers count."""
-    return version_numbers(version) >= version_numbers(minimum)
 
 
 def unknown_arguments(release: Manifest, accepted: frozenset[str], arguments: list[str], setting: str) -> list[str]:

@@ -13,7 +13,7 @@ from tasks import catalogue
 from tasks.plan import patches
 from tasks.plan.errors import PlanError
 from tasks.plan.kept import Description, read_description
-from tasks.plan.patches import HOOK, Patch, fits
+from tasks.plan.patches import HOOK, Patch
 from tests.plan.builders import manifest, overlay, patch_manifest, release
 
 NAMES = sorted(path.parent.name for path in catalogue.KERNELS.glob("*/manifest.yaml"))
@@ -190,23 +190,6 @@ def test_two_patches_may_not_write_one_file(folder: Folder) -> None:
     folder.chosen("one")
     folder.chosen("two")
     assert folder.refusal("one", "two") == ("patches one and two both write sglang/x.py: make one patch of them",)
-
-
-@pytest.mark.parametrize(
-    ("version", "specifier", "expected"),
-    [
-        ("0.5.13.post1", ">=0.5.13", True),
-        ("0.5.13.post1", ">0.5.13,<0.5.14", False),  # PEP 440: > leaves the post-releases of the same version out
-        ("0.5.13.post1", ">=0.5.13.post1", True),
-        ("0.5.13.post1", "==0.5.13", False),
-        ("0.5.13", ">=0.5.13.post1", False),
-        ("0.5.9", "<0.5.10", True),
-        ("0.5.24rc1", ">=0.5.23", True),
-        ("0.5.23", "", True),
-    ],
-)
-def test_versions_and_specifiers(version: str, specifier: str, expected: bool) -> None:
-    assert fits(version, specifier) is expected
 
 
 # ---- what the host is told

@@ -1,14 +1,12 @@
-"""Identity of a release, its arguments, and versions compared."""
+"""Identity of a release, its arguments, and what is said of its checks and patches."""
 
 import json
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tasks.plan.patches import Patch
-from tasks.plan.release import at_least, checked, damage, driver_cuda, patch_changes, unknown_arguments
+from tasks.plan.release import checked, damage, driver_cuda, patch_changes, unknown_arguments
 from tests.plan.builders import manifest, overlay, release
 
 SHIM = overlay()
@@ -117,54 +115,6 @@ def test_each_unknown_argument_has_a_line() -> None:
 @pytest.mark.parametrize("arguments", [[], ["--log-level", "debug"], ["--log-level=debug"], ["--port", "-1"]])
 def test_known_arguments_pass(arguments: list[str]) -> None:
     assert unknown_arguments(manifest(), ACCEPTED, arguments, "decode_arguments") == []
-
-
-# ---- versions
-
-
-@pytest.mark.parametrize(
-    ("version", "minimum"),
-    [
-        ("2.36", "2.34"),
-        ("2.34", "2.34"),
-        ("2.100", "2.34"),
-        ("3", "2.34"),
-        ("2.34.1", "2.34"),
-        ("24.04", "22.04"),
-        ("12", "12"),
-        ("13", "12"),
-        ("2.36-9+deb12u10", "2.34"),
-    ],
-)
-def test_new_enough(version: str, minimum: str) -> None:
-    assert at_least(version, minimum)
-
-
-@pytest.mark.parametrize(
-    ("version", "minimum"),
-    [
-        ("2.31", "2.34"),
-        ("2.4", "2.34"),
-        ("2", "2.34"),
-        ("1.100", "2.34"),
-        ("20.04", "22.04"),
-        ("11", "12"),
-        ("", "12"),
-        ("sid", "12"),
-        ("2.9-1ubuntu10", "2.34"),
-        ("2.4rc50", "2.34"),
-    ],
-)
-def test_too_old(version: str, minimum: str) -> None:
-    assert not at_least(version, minimum)
-
-
-NUMBERS = st.lists(st.integers(0, 400), min_size=1, max_size=4)
-
-
-@given(NUMBERS, NUMBERS)
-def test_versions_compare_as_lists_of_numbers(left: list[int], right: list[int]) -> None:
-    assert at_least(".".join(map(str, left)), ".".join(map(str, right))) == (left >= right)
 
 
 @pytest.mark.parametrize(
