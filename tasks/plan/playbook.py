@@ -254,7 +254,16 @@ class Plan:
         """Commands that a finished release must pass before it becomes current; one that has served passed them."""
         if self.release.id in self.kept.served:
             return ()
-        manifest, tool = self.release.manifest, f"{self.paths.bin}/pd-env"
+        checks = [self._probe, self._router_probe]
+        # of an environment that is there already, variables were judged in the preflight: nothing was built since
+        if self.release.existing is None and self.judged_variables:
+            checks.append(["variables", f"{self.release_directory}/env", *self.judged_variables])
+        return tuple(shlex.join([f"{self.paths.bin}/pd-env", *words]) for words in checks)
+
+    @property
+    def _probe(self) -> list[str]:
+        """pd-env's words for the servers' environment."""
+        manifest, existing = self.release.manifest, self.release.existing
         environment = {
             variable.name: variable.value
             for variable in self.workers[0].environment
@@ -262,33 +271,27 @@ class Plan:
         }
         expected = {
             "imports": IMPORTS,
+            **({"gpu_imports": GPU_IMPORTS} if manifest.device == "cuda" else {}),
             "torch": manifest.torch,
-            "cuda": manifest.cuda,
+            **({} if self.ordinary_torch else {"cuda": manifest.cuda}),  # a CUDA build serves the CPU too
             "nixl_plugins": ["UCX"],
             "arguments": {worker.name: worker.words for worker in self.workers},
             "environment": environment,
             "folders": [environment["CUDA_HOME"]] if "CUDA_HOME" in environment else [],
+            **({"paths": list(existing.paths)} if existing else {}),
         }
-        if manifest.device == "cuda":
-            expected["gpu_imports"] = GPU_IMPORTS
-        if self.ordinary_torch:
-            del expected["cuda"]  # a CUDA build serves the CPU too
-        servers, router = f"{self.release_directory}/env", f"{self.release_directory}/router"
-        of_router = [tool, "probe-router", router, "--module", self.router.module]
-        of_router += ["--arguments", json.dumps(self.router.words)]
-        if existing := self.release.existing:
-            expected["paths"] = list(existing.paths)
-            of_router += ["--python", f"{self.release_directory}/{self.router.interpreter}"]
-            of_router += [word for path in existing.paths for word in ("--path", path)]
-            probe = [tool, "probe", servers, "--python", self.python, "--untouched"]
-            # variables were judged in the preflight: nothing was built since
-            return (shlex.join([*probe, "--expect", json.dumps(expected)]), shlex.join(of_router))
-        variables = self.judged_variables
-        return (
-            shlex.join([tool, "probe", servers, "--expect", json.dumps(expected)]),
-            shlex.join(of_router),
-            *([shlex.join([tool, "variables", servers, *variables])] if variables else []),
-        )
+        of_existing = ["--python", self.python, "--untouched"] if existing else []
+        return ["probe", f"{self.release_directory}/env", *of_existing, "--expect", json.dumps(expected)]
+
+    @property
+    def _router_probe(self) -> list[str]:
+        """pd-env's words for the router's environment."""
+        router, existing, of_existing = self.router, self.release.existing, []
+        if existing:
+            of_existing = ["--python", f"{self.release_directory}/{router.interpreter}"]
+            of_existing += [word for path in existing.paths for word in ("--path", path)]
+        words = ["probe-router", f"{self.release_directory}/router", "--module", router.module]
+        return [*words, "--arguments", json.dumps(router.words), *of_existing]
 
     def gpus_freed_before(self, instance: Instance) -> tuple[int, ...]:
         """GPUs whose memory must be free before a server starts, since it sizes its KV cache by what is free then.
