@@ -88,7 +88,7 @@ class Folder:
 
     def settings(self, *names: str) -> dict[str, object]:
         both = '{"SGLANG_TEST_INPUT_LENGTH": "1"}'
-        chosen = json.dumps(["cpu-engine", *names])
+        chosen = json.dumps(["cpu-engine", "disagg-stop", *names])
         return {
             "patches": chosen, "patch_dir": self.path,
             **({"prefill_environment": both, "decode_environment": both} if "input-length" in names else {}),
