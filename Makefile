@@ -6,7 +6,7 @@ VENV := .venv
 SUITE := $(VENV)/.complete
 KERNELS := .venv-kernels/.complete
 
-.PHONY: help rehearse test test-all-but-nodes test-units test-nodes test-release test-faults test-kernels base lint bench bench-serving lock wheelhouse node-down clean
+.PHONY: help rehearse test test-without-servers test-units test-hosts test-install test-servers test-release test-faults test-kernels lint bench bench-serving lock wheelhouse node-down clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -14,17 +14,23 @@ help: ## this list
 rehearse: $(SUITE) packages ## bare simulated host to verified answers, twice; KEEP=1 leaves it up, REBUILD=1 plays a rebuild
 	@$(VENV)/bin/python -m tests.node.rehearse
 
-test: ## every test; first, side by side, those that need no host, then those on simulated hosts
-	@$(MAKE) --no-print-directory -j2 --output-sync=target test-all-but-nodes
-	@$(MAKE) --no-print-directory test-nodes
+test: ## every test; first, side by side, those without servers, then those that ask servers on a simulated host
+	@$(MAKE) --no-print-directory -j3 --output-sync=target test-without-servers
+	@$(MAKE) --no-print-directory test-servers
 
-test-all-but-nodes: test-units test-kernels base
+test-without-servers: test-units test-hosts test-install test-kernels
 
-test-units: $(SUITE) browser gpg ## the tests that need neither a simulated host nor the kernels' environment
+test-units: $(SUITE) browser gpg ## the tests that need no simulated host
 	@$(VENV)/bin/python -m pytest --ignore tests/node
 
-test-nodes: $(SUITE) packages ## the tests on simulated hosts; they want a machine without other load
-	@$(VENV)/bin/python -m pytest tests/node
+test-hosts: $(SUITE) packages ## those on simulated hosts that serve nothing
+	@$(VENV)/bin/python -m pytest tests/node -m 'not serving' --ignore tests/node/test_release.py
+
+test-install: $(SUITE) packages ## the default GPU release, installed for real on a simulated host; 10 GB
+	@$(VENV)/bin/python -m pytest tests/node/test_release.py
+
+test-servers: $(SUITE) packages ## those with servers on a simulated host; they want a machine without other load
+	@$(VENV)/bin/python -m pytest tests/node -m serving
 
 test-release: $(SUITE) packages ## the default GPU release and 0.5.17 beside it, installed for real on a simulated host; 20 GB
 	@EVERY_RELEASE=1 $(VENV)/bin/python -m pytest tests/node/test_release.py
@@ -56,9 +62,6 @@ lock: $(SUITE) ## a release's locks made anew, with what moved: RELEASE=NAME, UP
 wheelhouse: $(SUITE) ## a folder with every wheel of a release, for hosts without an index: RELEASE=NAME PYTHON=3.11 DEST=FOLDER
 	@$(VENV)/bin/python -m tools.wheelhouse $(or $(RELEASE),--help) $(PYTHON) $(if $(DEST),--dest $(DEST)) \
 		$(if $(ROUTER),--router $(ROUTER)) $(if $(TORCH_WHEEL),--torch-wheel $(TORCH_WHEEL))
-
-base: $(SUITE) packages # the tree that simulated hosts are made from; the first of them would build it else
-	@$(VENV)/bin/python -m tests.node base
 
 node-down: ## remove every simulated host
 	@$(VENV)/bin/python -m tests.node down-all

@@ -1,4 +1,4 @@
-"""python -m tests.node base|up|down|down-all|reboot|rebuild|hardware|ssh|status: simulated hosts by hand."""
+"""python -m tests.node up|down|down-all|reboot|rebuild|hardware|ssh|status: simulated hosts by hand."""
 
 import argparse
 import os
@@ -7,8 +7,8 @@ import signal
 import sys
 from types import FrameType
 
-from tests.node import debian, hardware
-from tests.node.node import DEFAULT_HARDWARE, STORE, Node, all_nodes
+from tests.node import hardware
+from tests.node.node import DEFAULT_HARDWARE, Node, all_nodes
 from tests.node.process import NodeError
 
 
@@ -17,7 +17,6 @@ def main(arguments: list[str]) -> int:
     actions = parser.add_subparsers(dest="action", required=True)
     named = argparse.ArgumentParser(add_help=False)
     named.add_argument("--name", default="rehearsal", help="the node's name (default: %(default)s)")
-    actions.add_parser("base", help="build the tree that nodes are made from, as the first up does")
     up = actions.add_parser("up", parents=[named], help="make a node and boot it")
     up.add_argument("--hardware", default=DEFAULT_HARDWARE, choices=hardware.names())
     actions.add_parser("down", parents=[named], help="take a node away")
@@ -39,9 +38,6 @@ def main(arguments: list[str]) -> int:
         return 0
     if given.action == "down-all":
         return _take_all_away()
-    if given.action == "base":
-        debian.base_tree(debian.this_release(), STORE)
-        return 0
 
     node = Node(given.name)
     if given.action == "up":
