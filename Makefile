@@ -6,7 +6,7 @@ VENV := .venv
 SUITE := $(VENV)/.complete
 KERNELS := .venv-kernels/.complete
 
-.PHONY: help rehearse test test-release test-faults test-kernels lint bench bench-serving lock wheelhouse node-down clean
+.PHONY: help rehearse test test-without-servers test-units test-hosts test-install test-servers test-release test-faults test-kernels lint bench bench-serving lock wheelhouse node-down clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -14,8 +14,23 @@ help: ## this list
 rehearse: $(SUITE) packages ## bare simulated host to verified answers, twice; KEEP=1 leaves it up, REBUILD=1 plays a rebuild
 	@$(VENV)/bin/python -m tests.node.rehearse
 
-test: $(SUITE) packages browser gpg test-kernels ## every test, those on simulated hosts included
-	@$(VENV)/bin/python -m pytest
+test: ## every test; first, side by side, those without servers, then those that ask servers on a simulated host
+	@$(MAKE) --no-print-directory -j3 --output-sync=target test-without-servers
+	@$(MAKE) --no-print-directory test-servers
+
+test-without-servers: test-units test-hosts test-install test-kernels
+
+test-units: $(SUITE) browser gpg ## the tests that need no simulated host
+	@$(VENV)/bin/python -m pytest --ignore tests/node
+
+test-hosts: $(SUITE) packages ## those on simulated hosts that serve nothing
+	@$(VENV)/bin/python -m pytest tests/node -m 'not serving' --ignore tests/node/test_release.py
+
+test-install: $(SUITE) packages ## the default GPU release, installed for real on a simulated host; 10 GB
+	@$(VENV)/bin/python -m pytest tests/node/test_release.py
+
+test-servers: $(SUITE) packages ## those with servers on a simulated host; they want a machine without other load
+	@$(VENV)/bin/python -m pytest tests/node -m serving
 
 test-release: $(SUITE) packages ## the default GPU release and 0.5.17 beside it, installed for real on a simulated host; 20 GB
 	@EVERY_RELEASE=1 $(VENV)/bin/python -m pytest tests/node/test_release.py

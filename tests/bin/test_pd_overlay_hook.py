@@ -70,6 +70,13 @@ if __name__ == "__main__":
     child.start(); child.join(); raise SystemExit(child.exitcode)
 import sglang.srt.managers.scheduler
 """
+# One that is forked after the server has imported it.
+FORK = """
+import multiprocessing
+import sglang.srt.managers.scheduler
+child = multiprocessing.get_context("fork").Process(target=print, args=("served",))
+child.start(); child.join(); raise SystemExit(child.exitcode)
+"""
 
 
 def test_ours_takes_the_place_of_theirs_when_the_module_is_imported(site: Site) -> None:
@@ -125,8 +132,9 @@ def test_a_misfit_ends_the_import_with_both_sides(site: Site, function: str, our
     assert words in ran.stderr
 
 
-def test_a_process_of_the_server_binds_what_nothing_has_imported_yet(site: Site) -> None:
-    ran = site.run(BIND.format("run", "run") + SPAWN)
+@pytest.mark.parametrize("started", [SPAWN, FORK], ids=["spawned", "forked"])
+def test_a_process_of_the_server_binds_what_nothing_has_imported_yet(site: Site, started: str) -> None:
+    ran = site.run(BIND.format("run", "run") + started)
     assert (ran.stdout, ran.stderr) == ("served\n", ACTIVE)
 
 
@@ -144,8 +152,9 @@ def test_a_module_that_cannot_be_imported_is_told_and_ends_nothing(site: Site) -
     assert ran.stderr == "not active: sglang.kernel cannot be imported: RuntimeError: no such driver\n"
 
 
-def test_a_misfit_ends_a_process_of_the_server(site: Site) -> None:
-    ran = site.run(BIND.format("gone", "run") + SPAWN)
+@pytest.mark.parametrize("started", [SPAWN, FORK], ids=["spawned", "forked"])
+def test_a_misfit_ends_a_process_of_the_server(site: Site, started: str) -> None:
+    ran = site.run(BIND.format("gone", "run") + started)
     assert ran.returncode != 0
     assert "has no gone" in ran.stderr
 
@@ -157,9 +166,10 @@ def test_placed_files_are_reported_where_a_variable_is_on(site: Site, value: str
     assert ran.stderr == ("active: p: sglang/switched.py is ours\n" if said else "")
 
 
-def test_placed_files_without_a_variable_are_always_reported(site: Site) -> None:
+@pytest.mark.parametrize("started", [SPAWN, FORK], ids=["spawned", "forked"])
+def test_placed_files_without_a_variable_are_always_reported(site: Site, started: str) -> None:
     site.place({"sglang/a.py": [], "sglang/b.json": []})
-    ran = site.run("import pd_overlay_hook\n" + SPAWN)
+    ran = site.run("import pd_overlay_hook\n" + started)
     assert ran.stderr == "active: p: sglang/a.py is ours\nactive: p: sglang/b.json is ours\n"
 
 

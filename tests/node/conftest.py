@@ -14,6 +14,13 @@ from tests.node.node import Node
 __all__ = ["bare_node", "node", "served"]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that a served host answers: `-m serving`, `-m "not serving"`."""
+    for item in items:
+        if "served" in getattr(item, "fixturenames", ()):
+            item.add_marker("serving")
+
+
 @pytest.fixture(scope="session")
 def served() -> Iterator[Node]:
     """A host provisioned once for all tests; what a test breaks, it or the next run of the playbook mends."""

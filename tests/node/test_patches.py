@@ -88,7 +88,7 @@ class Folder:
 
     def settings(self, *names: str) -> dict[str, object]:
         both = '{"SGLANG_TEST_INPUT_LENGTH": "1"}'
-        chosen = json.dumps(["cpu-engine", *names])
+        chosen = json.dumps(["cpu-engine", "disagg-stop", *names])
         return {
             "patches": chosen, "patch_dir": self.path,
             **({"prefill_environment": both, "decode_environment": both} if "input-length" in names else {}),
@@ -109,7 +109,17 @@ def plain(served: Node, folder: Folder) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def placed(served: Node, folder: Folder, plain: str) -> Result:
+def refused(served: Node, folder: Folder, plain: str) -> Result:
+    """A run that builds another release whose servers would refuse an argument; what serves is left alone."""
+    before = pids(served)
+    wrong = folder.settings("input-length", "whole", "part")
+    result = deploy(served, "-y", decode_arguments='["--attention-backend","no-such"]', **wrong)
+    assert out(served, "readlink /opt/sglang-pd/current") == plain and pids(served) == before
+    return result
+
+
+@pytest.fixture(scope="module")
+def placed(served: Node, folder: Folder, refused: Result) -> Result:
     result = deploy(served, "-y", **folder.settings("input-length", "whole", "part"))
     assert result.status == 0, result.output
     return result
@@ -134,6 +144,15 @@ def test_a_patch_that_does_not_fit_is_refused_with_both_sides(served: Node, fold
         assert all(line in refused.output for line in lines), refused.output
         assert "Traceback" not in refused.output
     assert (pids(served), out(served, "ls /opt/sglang-pd/releases")) == before
+
+
+def test_a_release_whose_servers_refuse_an_argument_is_built_and_not_switched_to(served: Node, refused: Result) -> None:
+    """SGLang knows the argument's name, so that only the release's own parser can tell."""
+    assert refused.status != 0
+    [built] = (line for line in refused.output.splitlines() if ": built in " in line)
+    assert served.run(f"test -f {built.rpartition(', ')[2]}/release.json").returncode == 0
+    [said] = (line for line in refused.output.splitlines() if " failed: " in line and "arguments of decode" in line)
+    assert "argument --attention-backend: invalid choice: 'no-such'" in said
 
 
 def test_placed_patches_serve_and_report_themselves(served: Node, folder: Folder, plain: str, placed: Result) -> None:

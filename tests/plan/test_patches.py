@@ -77,7 +77,7 @@ def test_every_patch_can_be_read_and_names_every_file(name: str) -> None:
 
 
 def test_the_hook_comes_with_the_first_patch_and_is_not_named() -> None:
-    assert names(catalogue.chosen_patches(CPU)) == [HOOK, "cpu-engine"]
+    assert names(catalogue.chosen_patches(CPU)) == [HOOK, "cpu-engine", "disagg-stop"]
     assert catalogue.chosen_patches(NEW) == () == catalogue.chosen_patches(CPU, [])
     with pytest.raises(PlanError, match="names patch 'hook'"):
         catalogue.chosen_patches(CPU, ["hook"])
@@ -122,9 +122,9 @@ def test_a_users_patches_stand_beside_ours(folder: Folder) -> None:
 def test_an_unknown_patch_names_the_nearest(folder: Folder) -> None:
     folder.add("mine")
     assert folder.refusal("mien", "sm120-decod") == (
-        f"setting patches names patch 'mien': files/kernels with {folder.path} holds cpu-engine, mine, sm120-decode, "
-        "sm120-hc-pre. Did you mean mine?",
-        f"setting patches names patch 'sm120-decod': files/kernels with {folder.path} holds cpu-engine, mine, "
+        f"setting patches names patch 'mien': files/kernels with {folder.path} holds cpu-engine, disagg-stop, mine, "
+        "sm120-decode, sm120-hc-pre. Did you mean mine?",
+        f"setting patches names patch 'sm120-decod': files/kernels with {folder.path} holds cpu-engine, disagg-stop, mine, "
         "sm120-decode, sm120-hc-pre. Did you mean sm120-decode?",
     )
 

@@ -10,6 +10,8 @@ SGLANG_USE_CPU_ENGINE=1 it changes nothing. With it:
   memory, but SGLang 0.5.20 says "VRAM" for the pool of every device.
 - NIXL's progress thread waits for events instead of spinning: one of them a server would take every
   core of a small machine.
+- Scheduler and detokenizer are forks of the server, which has imported already what they need: on a
+  small machine the imports of three processes are most of a start.
 """
 
 import os
@@ -18,10 +20,11 @@ import os
 def _install() -> None:
     import sys
 
-    from . import absent, nixl
+    from . import absent, fork, nixl
 
     sys.meta_path.append(absent.Finder())  # last: an installed package wins over its stand-in
     nixl.install()
+    fork.install()
 
 
 if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":

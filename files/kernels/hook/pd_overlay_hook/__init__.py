@@ -8,7 +8,8 @@ An overlay says from its own __init__ what it binds:
 
 The function of ours takes the place of SGLang's as soon as that module is imported. SGLang imports many modules at the
 first request only. So in the processes that the server starts (schedulers, detokenizer), the modules that are watched
-are imported once the scheduler's own is: a server says before it loads weights whether it has what it was asked for.
+are imported once the scheduler's own is (in a fork, which has it already, at once): a server says before it loads
+weights whether it has what it was asked for.
 Then whole files and diffs that pd-patch placed are compared with what it noted in placed.json, and reported alike.
 
 Lines on stderr: "active: ..." in the form of the manifest's log, "not active: ..." with the reason.
@@ -103,9 +104,10 @@ class _Finder(MetaPathFinder):
 
 def _settle(_):
     """In a process of the server: bind what is left, compare placed files."""
-    import multiprocessing
+    import multiprocessing.util
 
     if multiprocessing.current_process().name == "MainProcess":
+        multiprocessing.util.register_after_fork(_settle_fork, _settle_fork)
         return
     for module in list(_watched):
         if module in sys.modules:
@@ -117,6 +119,14 @@ def _settle(_):
         except Exception as error:
             _say(f"not active: {module} cannot be imported: {type(error).__name__}: {error}")
     _placed_files()
+
+
+def _settle_fork(_):
+    """In a fork of a process that has the scheduler's module."""
+    try:
+        _settle(_)
+    except MisfitError as error:  # multiprocessing passes over errors here, not over this
+        raise SystemExit(f"{__name__}.{type(error).__name__}: {error}") from error
 
 
 def _placed_files():
