@@ -359,7 +359,10 @@ def test_prefill_ends_and_comes_back_with_the_one_decode_server() -> None:
     assert {n: decode in unit.words("Unit", "PartOf") for n, unit in units(one).items()} == {
         "prefill": True, "decode": False, "router": False,
     }  # fmt: skip
-    assert all(unit.words("Unit", "PartOf") == [several.target] for unit in units(several).values())
+    assert decode in units(one)["prefill"].one("Service", "ExecStop"), "drained only while decode can answer"
+    for unit in units(several).values():
+        assert unit.words("Unit", "PartOf") == [several.target]
+        assert not unit.words("Service", "ExecStop")
 
 
 def test_a_server_starts_once_the_memory_of_its_gpus_is_free() -> None:
@@ -371,7 +374,9 @@ def test_a_server_starts_once_the_memory_of_its_gpus_is_free() -> None:
         assert worker.placement
         assert option(words[worker.name], "--gpus") == ",".join(map(str, worker.placement.gpus))
         assert option(words[worker.name], "--gpu-idle") == str(on_gpus.settings.gpu_idle_memory_mib)
-        assert option(words[worker.name], "--gpu-limit") == str(on_gpus.settings.stop_limit)
+        assert option(words[worker.name], "--gpu-limit") == str(on_gpus.settings.stop_limit + 30), (
+            "prefill is gone by then"
+        )
     assert "--gpus" not in words["router"]
 
 

@@ -133,6 +133,11 @@ def environment_of_decode(node: Node) -> tuple[str, str]:
     return on_disk, json.loads(out(node, "cat /run/sglang-pd/decode/fingerprint.json"))["environment"]
 
 
+def killed_at_a_stop(node: Node) -> int:
+    """How often prefill's server was killed."""
+    return int(out(node, f"journalctl -u {UNITS[0]} | grep -c 'Main process exited.*status=9/KILL' || true"))
+
+
 def comes_back(node: Node, unit: str) -> None:
     """Kill a server; systemd brings it back, and the service answers by itself."""
     killed = pids(node)[unit]
@@ -152,9 +157,10 @@ def test_a_crashed_server_comes_back_by_itself_and_the_service_answers(served: N
 def test_a_run_that_broke_between_writing_and_restarting_is_repaired_by_the_next(served: Node) -> None:
     """decode crashes into a file that was edited by hand; a run that mends the file is killed before it restarts."""
     out(served, f"echo 'PD_BY_HAND=1' >>{CONFIG}/decode.env")
-    prefill = pids(served)[UNITS[0]]
+    prefill, kills = pids(served)[UNITS[0]], killed_at_a_stop(served)
     comes_back(served, UNITS[1])
     assert pids(served)[UNITS[0]] != prefill, "what prefill maps of decode's memory went with it"
+    assert killed_at_a_stop(served) == kills + 1, "nothing of it could be drained"
     edited, running = environment_of_decode(served)
     assert edited == running
 
@@ -165,6 +171,7 @@ def test_a_run_that_broke_between_writing_and_restarting_is_repaired_by_the_next
     repaired = deploy(served, "-y")
     assert repaired.changed == ["Services | Running: prefill, decode"], repaired.output
     assert environment_of_decode(served) == (mended, mended)
+    assert killed_at_a_stop(served) == kills + 1, "a restart of both drains"
     assert answers(served)
 
 
