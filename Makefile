@@ -41,7 +41,7 @@ test-faults: $(SUITE) packages ## 20 faults while a release is built, checked an
 test-kernels: $(KERNELS) ## the GPU kernels alone, under Triton's interpreter and compiled for sm_120; no GPU needed
 	@.venv-kernels/bin/python -m pytest tests/kernels -W ignore::DeprecationWarning
 
-lint: $(SUITE) shellcheck ## ruff, mypy --strict on tasks/ and tools/, shellcheck
+lint: $(SUITE) shellcheck ## ruff, mypy --strict on tasks/, tools/ and files/bin, shellcheck
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy

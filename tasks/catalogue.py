@@ -19,6 +19,7 @@ from tasks.plan.release import Existing, Manifest, Release, RouterPackage
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS, MODELS, KERNELS, TOOLS = (ROOT / "files" / name for name in ("locks", "models", "kernels", "bin"))
+SHARED = TOOLS / "pd_shared.py"
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -152,8 +153,16 @@ def bundled_model(name: str) -> dict[str, bytes]:
 
 
 def tools() -> dict[str, bytes]:
-    """The on-host tools of files/bin, by name."""
-    return {path.name: path.read_bytes() for path in sorted(TOOLS.glob("pd-*"))}
+    """The on-host tools of files/bin by name, after the module that they share."""
+    return {path.name: path.read_bytes() for path in [SHARED, *sorted(TOOLS.glob("pd-*"))]}
+
+
+def placed_tools(folder: str) -> list[WantedFile]:
+    """All of them as a host keeps them: tools of two versions never meet one module."""
+    return [
+        WantedFile(f"{folder}/{name}", content, "644" if name == SHARED.name else "755")
+        for name, content in tools().items()
+    ]
 
 
 def uv_lock() -> str:
