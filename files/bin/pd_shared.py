@@ -107,17 +107,19 @@ def release_python(config: Mapping[str, Any]) -> str:
 def read_key(path: str | None) -> str | None:
     """The API key of an environment file, which holds a line ...API_KEY=KEY as a shell reads it. Raises Fault.
 
-    A file with the key alone is refused: a server that is started with it would run without one.
+    A file with the key alone is refused: the router that reads it as its environment starts without a key.
     """
     if path is None:
         return None
     text = read_file(Path(path), "api_key_file").decode(errors="replace")
-    found = re.search(r"^(?:export\s+)?\w*API_KEY=(.*)$", text, re.MULTILINE)
+    lines = re.findall(r"^(?:export\s+)?\w*API_KEY=(.*)$", text, re.MULTILINE)
     try:
-        (key,) = shlex.split(found[1]) if found else []
-    except ValueError:  # no word, several, or a quote that stays open
-        raise Fault(f"api_key_file {path} holds no line ...API_KEY=KEY", USAGE) from None
-    return key
+        words = shlex.split(lines[-1], comments=True) if lines else []
+    except ValueError:  # a quote stays open
+        words = []
+    if len(words) != 1 or not words[0]:
+        raise Fault(f"api_key_file {path} holds no line ...API_KEY=KEY", USAGE)
+    return words[0]
 
 
 def address(url: str) -> str:
