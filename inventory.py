@@ -1,6 +1,6 @@
 """Your hosts: edit this file first. Settings are in group_data/."""
 
-from tasks.inventory import groups
+from tasks.support.inventory import groups
 
 hosts = [
     # "gpu-1.example.com",
