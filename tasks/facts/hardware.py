@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tasks.facts.owners import OWNER
 from tasks.facts.sections import PRELUDE, Sections
 from tasks.plan.host.answers import FABRIC_COLUMNS, GPU_COLUMNS, HEALTH_COLUMNS
 
@@ -95,4 +96,4 @@ class Hardware(Sections):
             "fabric": f"--query-gpu={FABRIC_COLUMNS}",
         }
         queries = [f"section {name} smi {query} --format=csv,noheader,nounits" for name, query in asked.items()]
-        return "\n".join([PRELUDE, _SCRIPT, *queries, _MATRICES])
+        return "\n".join([PRELUDE, OWNER, _SCRIPT, *queries, _MATRICES])
