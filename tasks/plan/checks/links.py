@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tasks.plan.checks.gpus import LOST, health, warned
-from tasks.plan.checks.registry import Found, Unreadable, Verdict, check, error, healthy, warning
+from tasks.plan.checks.registry import NO_SUCH_TOOL, Found, Later, Unreadable, Verdict, check, error, healthy, warning
 from tasks.plan.host.matrices import parse_p2p_matrix, parse_topo_matrix
 from tasks.plan.service.placement import ROLES, write_collapse
 
@@ -73,6 +73,9 @@ def generation(found: Found) -> Verdict:
     of_gpu=True,
 )
 def acs(found: Found) -> Verdict:
+    answer = found.answers.get("acs")
+    if answer is not None and answer.status == NO_SUCH_TOOL:
+        raise Later("lspci is not there yet, this run installs it: judged by the next one")
     bridge, controls, redirecting = "", 0, []
     for line in found.rows("acs"):
         if DEVICE.match(line):

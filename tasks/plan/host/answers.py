@@ -36,6 +36,7 @@ PYTHON_OF = {
 
 QUOTED = 240  # characters of a host's words in one line
 ENDED = "a process that has ended"
+CAP_SYS_RESOURCE = 1 << 24  # linux/capability.h: systemd may then raise a hard limit
 MISMATCH = "Driver/library version mismatch"
 T = TypeVar("T")
 
@@ -113,6 +114,7 @@ class Hardware:
     topo: TopoMatrix | None  # None where it cannot be read; the check gpu/topology/matrix says why
     p2p: P2PMatrix | None
     driver: str | None  # of the loaded kernel module
+    open_files: float  # the most that systemd can give a unit, fs.nr_open left out; inf where nobody says less
 
 
 def read_system(sections: Mapping[str, Answer]) -> System:
@@ -158,7 +160,25 @@ def read_hardware(sections: Mapping[str, Answer]) -> Hardware:
     _require_list(answer)
     topo, p2p = _read(parse_topo_matrix, sections, "topo"), _read(parse_p2p_matrix, sections, "p2p")
     gpus = tuple(_gpu(line, numa_of, topo) for line in answer.text.splitlines() if line.strip())
-    return Hardware(gpus, nodes, topo, p2p, driver)
+    return Hardware(gpus, nodes, topo, p2p, driver, _open_files(sections))
+
+
+def _open_files(sections: Mapping[str, Answer]) -> float:
+    limits, pid1 = (sections[name].text if name in sections else "" for name in ("limits", "pid1"))
+    hard = hard_limit(limits, "Max open files")
+    return float("inf") if hard is None or may_raise_limits(pid1) is not False else hard
+
+
+def hard_limit(text: str, name: str) -> float | None:
+    """A hard limit in /proc/PID/limits, inf for "unlimited"; None where it is not in it."""
+    row = re.search(rf"^{name}\s+\S+\s+([0-9]+|unlimited)\s", text + "\n", re.MULTILINE)
+    return None if row is None else float("inf") if row[1] == "unlimited" else float(row[1])
+
+
+def may_raise_limits(text: str) -> bool | None:
+    """Whether /proc/PID/status tells of CAP_SYS_RESOURCE, which raises hard limits; None where it does not say."""
+    row = re.search(r"^CapEff:\s*([0-9a-f]+)$", text, re.MULTILINE)
+    return bool(int(row[1], 16) & CAP_SYS_RESOURCE) if row else None
 
 
 def module_version(text: str) -> str | None:

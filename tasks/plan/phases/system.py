@@ -15,9 +15,10 @@ KERNEL_LIMITS = ("net.ipv4.ip_local_port_range", "fs.nr_open")  # only read
 
 
 def debian_packages(manifest: Manifest, pythons: Iterable[str]) -> list[str]:
-    """Packages for a release with any of these Pythons: headers for Triton, numactl for the binding."""
+    """Packages for a release with any of these Pythons: headers for Triton, numactl for the binding, pciutils for the
+    checks."""
     of_python = {f"python{version}{end}" for version in pythons for end in ("", "-venv", "-dev")}
-    return sorted({"python3", "numactl", *of_python, *manifest.system_packages})
+    return sorted({"python3", "numactl", "pciutils", *of_python, *manifest.system_packages})
 
 
 @dataclass(frozen=True)
