@@ -35,7 +35,7 @@ from tasks.plan.release.manifest import Manifest
 from tasks.plan.service import instances, placement, rules
 from tasks.plan.settings import settings
 from tasks.plan.settings.settings import Settings
-from tasks.support import catalogue, report
+from tasks.support import catalogue, connection, report
 
 
 @dataclass
@@ -108,6 +108,7 @@ def _examined() -> Seen:
         rules.check(wanted, offered[0], catalogue.accepted_arguments(offered[0]), profile)
     api_key = _api_key(wanted.router_api_key_env)
     paths = Paths.of(wanted, profile)
+    connection.prepare()
 
     releases = history.read(
         host.get_fact(

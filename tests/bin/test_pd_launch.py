@@ -295,6 +295,15 @@ def test_a_server_starts_once_its_gpus_are_registered_with_their_nvswitches(inst
     ]
 
 
+def test_a_proxy_of_the_whole_system_reaches_no_server(instance: Instance) -> None:
+    """Programs read it in any spelling; what the server's own environment file says stays."""
+    instance.script.write_text(f"{instance.script.read_text()}env | grep -i _proxy= | sort >&2\n")
+    instance.environment.write_text("COLOUR=green\nexport all_proxy=http://ours\n")
+    names = ("HTTP_PROXY", "https_proxy", "Http_Proxy", "NO_PROXY", "all_proxy")
+    done = run("pd-launch", *instance.arguments, **dict.fromkeys(names, "http://theirs"))
+    assert done.stderr.splitlines() == ["all_proxy=http://ours"]
+
+
 def test_after_the_limit_it_starts_with_a_warning(instance: Instance, cards: Cards) -> None:
     cards.said.write_text("5, 55296\n")
     done = run("pd-launch", *instance.arguments, "--gpus", "5", "--gpu-limit", "0", PATH=cards.path)

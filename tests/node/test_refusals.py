@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.node.deploying import command_line, environment
+from tests.node.deploying import command_line, environment, plain_user, without_plain_user
 from tests.node.node import REPOSITORY, Node
 
 # Memory and disk are those of the machine that runs the tests, not of a host with eight GPUs.
@@ -131,13 +131,52 @@ def test_a_port_that_another_process_holds_is_named_with_pid_and_command(node: N
 
 
 def test_without_root_the_line_says_how(node: Node) -> None:
-    node.run("useradd -m plain && install -d -o plain -m 700 /home/plain/.ssh && "
-             "install -o plain -m 600 /root/.ssh/authorized_keys /home/plain/.ssh/")  # fmt: skip
+    plain_user(node)
     try:
         said = refused(node, "-y", "--ssh-user", "plain")
     finally:
-        node.run("userdel -r plain")
+        without_plain_user(node)
     assert "needs root on the host: log in as root, or set _sudo = True" in said
+
+
+@pytest.mark.parametrize(
+    ("given", "prepared", "line"),
+    [
+        ((), "true", "there is no terminal to ask you for it: set _sudo_password in group_data"),
+        (("--data", "_sudo_password=guessed"), "true", "sudo does not take plain's _sudo_password: Sorry, try again."),
+        (
+            ("--data", "_sudo_password=right"),
+            "mount -t tmpfs -o noexec,mode=1777 tmpfs /var/tmp",
+            "no program runs in /var/tmp (mounted noexec?)",
+        ),
+        (("--data", "_sudo_password=right"), "rm /etc/sudoers.d/plain", "plain is not in the sudoers file"),
+    ],
+    ids=["no password", "wrong password", "no program runs", "no rights"],
+)
+def test_sudo_that_does_not_work_is_told_in_one_line(
+    node: Node, given: tuple[str, ...], prepared: str, line: str
+) -> None:
+    plain_user(node, password="right")
+    node.run(prepared)
+    try:
+        said = refused(node, "-y", "--ssh-user", "plain", "--sudo", *given)
+    finally:
+        node.run("umount /var/tmp 2>/dev/null")
+        without_plain_user(node)
+    assert len([text for text in said.splitlines() if "refused:" in text]) == 1, said
+    assert line in said
+
+
+def test_a_connection_without_traffic_is_kept_alive(node: Node) -> None:
+    node.run("echo 'LogLevel DEBUG1' >/etc/ssh/sshd_config.d/debug.conf; systemctl reload ssh")
+    try:
+        ran = subprocess.run(
+            command_line("-y", operations="tests/node/idle.py"), cwd=REPOSITORY, env=environment(node),
+            stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        )  # fmt: skip
+    finally:
+        node.run("rm /etc/ssh/sshd_config.d/debug.conf; systemctl reload ssh")
+    assert ran.returncode == 0, ran.stderr
 
 
 @pytest.mark.parametrize("arguments", [["--dry"], ["-y"]])

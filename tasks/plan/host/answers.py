@@ -29,7 +29,6 @@ FABRIC_COLUMNS = "index,fabric.state,fabric.status"  # of the registration with 
 # Distribution -> the Python it carries that a release can serve.
 PYTHON_OF = {
     ("debian", "12"): "3.11",
-    ("ubuntu", "22.04"): "3.11",
     ("ubuntu", "24.04"): "3.12",
 }
 
@@ -91,7 +90,9 @@ class System:
     machine: str
     glibc: str
     systemd: bool
-    pythons: tuple[str, ...]  # versions whose interpreter is there already
+    pythons: tuple[str, ...]  # versions whose interpreter is there already, pre-releases left out
+    prereleases: Mapping[str, str]  # "3.11" -> "3.11.0rc1"
+    python3: str | None  # full version of python3, which runs our tools; None: this run installs it
     cpus_online: frozenset[int]  # of the running kernel
     free_kib: Mapping[str, int]  # by path asked for
     sysctls: Mapping[str, str | None]  # None: this kernel has no such key
@@ -128,6 +129,7 @@ def read_system(sections: Mapping[str, Answer]) -> System:
         key, has, value = line.partition("=")
         sysctls[key] = value.strip() if has else None
     glibc = re.search(r"([0-9]+\.[0-9]+)", _text(sections, "glibc"))
+    pythons = [words for line in _text(sections, "pythons").splitlines() if len(words := line.split()) == 3]
     return System(
         uid=_parsed(sections, "uid", int),
         os_id=release.get("ID", "unknown"),
@@ -136,7 +138,9 @@ def read_system(sections: Mapping[str, Answer]) -> System:
         machine=_text(sections, "machine").strip(),
         glibc=glibc[1] if glibc else "0",
         systemd=_text(sections, "init").strip() == "systemd",
-        pythons=tuple(_text(sections, "pythons").split()),
+        pythons=tuple(name for name, _, level in pythons if name != "3" and level == "final"),
+        prereleases={name: full for name, full, level in pythons if name != "3" and level != "final"},
+        python3=next((full for name, full, _ in pythons if name == "3"), None),
         cpus_online=_parsed(sections, "cpus", number_list),
         free_kib=_parsed(sections, "disk", lambda text: {p: int(kib) for p, _, kib in _rows(text)}),
         sysctls=sysctls,
