@@ -4,21 +4,9 @@ pyinfra inventory.py deploy.py --dry --diff     show what would change
 pyinfra inventory.py deploy.py                  change it, after a look at the list
 """
 
-from tasks import (
-    activate,
-    driver,
-    launch,
-    model,
-    preflight,
-    refusal,
-    retire,
-    runtime,
-    services,
-    system,
-    topology,
-    verify,
-)
-from tasks.barrier import barrier
+from tasks import activate, driver, launch, model, preflight, retire, runtime, services, system, topology, verify
+from tasks.support import refusal
+from tasks.support.barrier import barrier
 
 with refusal.in_one_line():
     seen = preflight.examine()  # settings; what host, cards and driver say

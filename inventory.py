@@ -1,6 +1,6 @@
 """The hosts. This is the file to edit first; settings are in group_data/."""
 
-from tasks.inventory import groups
+from tasks.support.inventory import groups
 
 hosts = [
     # "gpu-1.example.com",

@@ -7,8 +7,8 @@ from pyinfra.api import deploy
 
 from tasks.facts.paths import Paths
 from tasks.operations import files, release
-from tasks.plan.playbook import Plan
-from tasks.plan.release import patch_changes
+from tasks.plan.plan import Plan
+from tasks.plan.release.manifest import patch_changes
 
 
 @deploy("Activate")

@@ -8,16 +8,17 @@ from __future__ import annotations
 from pyinfra import host
 from pyinfra.api import deploy
 
-from tasks import catalogue, preflight, refusal, render
+from tasks import preflight
 from tasks.facts.paths import Paths
 from tasks.facts.units import Units
 from tasks.operations import bench as measuring
 from tasks.operations import files
-from tasks.plan import bench
+from tasks.plan.bench import figures as bench
 from tasks.plan.errors import PlanError
 from tasks.plan.files import WantedFile
-from tasks.plan.playbook import Plan
-from tasks.plan.services import read_units, restarts, waiting
+from tasks.plan.plan import Plan
+from tasks.plan.service.restarts import read_units, restarts, waiting
+from tasks.support import catalogue, refusal, render
 
 
 def serving() -> None:

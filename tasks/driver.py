@@ -8,20 +8,21 @@ from pathlib import Path
 from pyinfra import host, logger
 from pyinfra.api import deploy
 
-from tasks import preflight, report
-from tasks.barrier import barrier
+from tasks import preflight
 from tasks.facts.driver import Driver, Offer
 from tasks.facts.paths import Paths
 from tasks.operations import driver as operations
 from tasks.operations import files
-from tasks.plan import driver
-from tasks.plan.driver import AwaitsReboot, Steps
+from tasks.plan.driver import steps as driver
+from tasks.plan.driver.steps import AwaitsReboot, Steps
 from tasks.plan.errors import PlanError
 from tasks.plan.files import FoundPaths, WantedDirectory, WantedFile
 from tasks.plan.findings import error
-from tasks.plan.host import Answer
-from tasks.plan.proof import NONE
-from tasks.plan.settings import Settings
+from tasks.plan.host.answers import Answer
+from tasks.plan.proof.judgement import NONE
+from tasks.plan.settings.settings import Settings
+from tasks.support import report
+from tasks.support.barrier import barrier
 
 
 def provide(seen: preflight.Seen) -> None:

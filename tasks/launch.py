@@ -5,11 +5,11 @@ from __future__ import annotations
 from pyinfra import host
 from pyinfra.api import deploy
 
-from tasks import render
 from tasks.facts.paths import Paths
 from tasks.operations import files
-from tasks.plan.paths import UNITS
-from tasks.plan.playbook import Plan
+from tasks.plan.host.paths import UNITS
+from tasks.plan.plan import Plan
+from tasks.support import render
 
 
 @deploy("Launch")

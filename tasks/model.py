@@ -5,10 +5,10 @@ from __future__ import annotations
 from pyinfra import host
 from pyinfra.api import deploy
 
-from tasks import catalogue
 from tasks.facts.paths import Paths
 from tasks.operations import model
-from tasks.plan.playbook import Plan
+from tasks.plan.plan import Plan
+from tasks.support import catalogue
 
 
 @deploy("Model")

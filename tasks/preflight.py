@@ -13,24 +13,28 @@ from datetime import UTC, datetime
 
 from pyinfra import host, logger
 
-from tasks import catalogue, report
 from tasks.facts.existing import ExistingEnvironment
 from tasks.facts.hardware import Hardware as HardwareFact
 from tasks.facts.kept import KeptReleases, Text
 from tasks.facts.listeners import Listeners
 from tasks.facts.planned import Planned
 from tasks.facts.system import System as SystemFact
-from tasks.plan import checks, choice, existing, instances, kept, placement, python, rules, settings
-from tasks.plan import host as reading
+from tasks.plan import checks
 from tasks.plan.errors import PlanError
 from tasks.plan.findings import Finding, Level, Refused, error
-from tasks.plan.host import Answer, Hardware, System
-from tasks.plan.model import ModelProfile
-from tasks.plan.paths import Paths
-from tasks.plan.playbook import KERNEL_LIMITS, KERNEL_SETTINGS, Plan, debian_packages
-from tasks.plan.proof import NONE
-from tasks.plan.release import Manifest
-from tasks.plan.settings import Settings
+from tasks.plan.host import answers as reading
+from tasks.plan.host.answers import Answer, Hardware, System
+from tasks.plan.host.paths import Paths
+from tasks.plan.model.profile import ModelProfile
+from tasks.plan.plan import KERNEL_LIMITS, KERNEL_SETTINGS, Plan, debian_packages
+from tasks.plan.proof.judgement import NONE
+from tasks.plan.release import choice, existing, python
+from tasks.plan.release import history as kept
+from tasks.plan.release.manifest import Manifest
+from tasks.plan.service import instances, placement, rules
+from tasks.plan.settings import settings
+from tasks.plan.settings.settings import Settings
+from tasks.support import catalogue, report
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyinfra.api import deploy
 
 from tasks.operations import release
-from tasks.plan.playbook import Plan
+from tasks.plan.plan import Plan
 
 
 @deploy("Retire")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pyinfra import host
 from pyinfra.api import deploy
 
-from tasks import catalogue
 from tasks.facts.paths import Paths
 from tasks.facts.release import ReleaseState
 from tasks.operations import files, release
 from tasks.plan.files import WantedFile
-from tasks.plan.playbook import Plan
+from tasks.plan.plan import Plan
+from tasks.support import catalogue
 
 
 @deploy("Runtime")

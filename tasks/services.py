@@ -5,14 +5,14 @@ from __future__ import annotations
 from pyinfra import host
 from pyinfra.api import deploy
 
-from tasks import render
-from tasks.barrier import barrier
 from tasks.facts.paths import Paths
 from tasks.facts.units import Units
 from tasks.operations import services
 from tasks.plan.files import compare
-from tasks.plan.playbook import Plan
-from tasks.plan.services import read_units, restarts, waiting
+from tasks.plan.plan import Plan
+from tasks.plan.service.restarts import read_units, restarts, waiting
+from tasks.support import render
+from tasks.support.barrier import barrier
 
 
 @deploy("Services")

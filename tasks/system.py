@@ -5,11 +5,11 @@ from __future__ import annotations
 from pyinfra import host
 from pyinfra.api import deploy
 
-from tasks import render
 from tasks.facts.paths import Paths
 from tasks.operations import files, system
-from tasks.plan.paths import SYSCTL
-from tasks.plan.playbook import Plan
+from tasks.plan.host.paths import SYSCTL
+from tasks.plan.plan import Plan
+from tasks.support import render
 
 
 @deploy("System")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pyinfra import host
 from pyinfra.api import deploy
 
-from tasks import report
 from tasks.facts.paths import Paths
 from tasks.facts.units import Units
 from tasks.operations import files, topology
-from tasks.plan import proof
-from tasks.plan.paths import BOOT_ID
-from tasks.plan.playbook import Plan
-from tasks.plan.services import read_units
+from tasks.plan.host.paths import BOOT_ID
+from tasks.plan.plan import Plan
+from tasks.plan.proof import judgement as proof
+from tasks.plan.service.restarts import read_units
+from tasks.support import report
 
 
 @deploy("Topology")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyinfra.api import deploy
 
 from tasks.operations import verify
-from tasks.plan.paths import RUN
-from tasks.plan.playbook import Plan
+from tasks.plan.host.paths import RUN
+from tasks.plan.plan import Plan
 
 
 @deploy("Verify")

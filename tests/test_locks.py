@@ -8,9 +8,9 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from tasks import catalogue
 from tasks.plan.errors import PlanError
-from tasks.plan.release import SERVED_SINCE, Manifest
+from tasks.plan.release.manifest import SERVED_SINCE, Manifest
+from tasks.support import catalogue
 from tools.lock import LOCKS, inputs, moved, pins
 
 EVERY = sorted(path.parent for path in LOCKS.glob("*/manifest.yaml"))

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from tasks import catalogue, render
-from tasks.plan.driver import KEYRINGS, PLACED
-from tasks.plan.host import Answer
-from tasks.plan.paths import BOOT_ID, SYSCTL
-from tasks.plan.playbook import Plan
+from tasks.plan.driver.steps import KEYRINGS, PLACED
+from tasks.plan.host.answers import Answer
+from tasks.plan.host.paths import BOOT_ID, SYSCTL
+from tasks.plan.plan import Plan
+from tasks.support import catalogue, render
 from tests.conftest import Checkout
 from tests.plan.builders import (
     BOOT,

@@ -13,9 +13,9 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from tasks import catalogue
-from tasks.plan import lock
 from tasks.plan.errors import PlanError
+from tasks.plan.release import lock
+from tasks.support import catalogue
 from tools import download
 
 AT_ONCE = 4  # batches fetched side by side

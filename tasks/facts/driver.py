@@ -6,7 +6,7 @@ import base64
 import shlex
 
 from tasks.facts.sections import PRELUDE, Sections
-from tasks.plan.driver import PREFERENCES, SOURCE
+from tasks.plan.driver.steps import PREFERENCES, SOURCE
 
 _SCRIPT = r"""
 drivers() { dpkg-query -W -f '${db:Status-Abbrev}\t${binary:Package}\t${Version}\n' |
@@ -57,14 +57,14 @@ install() { _list=; for p in "$@"; do _v=$(pick "$p"); [ -n "$_v" ] || return 0;
 
 
 class Driver(Sections):
-    """Sections for tasks.plan.driver.read."""
+    """Sections for tasks.plan.driver.steps.read."""
 
     def command(self, packages: list[str]) -> str:
         return f"{PRELUDE}{_SCRIPT}section installed installed {shlex.join(packages)}\n"
 
 
 class Offer(Sections):
-    """Sections for tasks.plan.driver.read_offer: update, 'offers PACKAGE', headers, install."""
+    """Sections for tasks.plan.driver.steps.read_offer: update, 'offers PACKAGE', headers, install."""
 
     def command(
         self,

@@ -28,7 +28,7 @@ print(json.dumps({"version": "%d.%d" % sys.version_info[:2], "cuda": cuda, "pack
 
 
 class ExistingEnvironment(Sections):
-    """Sections for tasks.plan.existing.read: servers, router."""
+    """Sections for tasks.plan.release.existing.read: servers, router."""
 
     def command(self, python: str, router_python: str, paths: list[str]) -> str:
         path = shlex.quote(":".join(paths))

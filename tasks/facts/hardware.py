@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tasks.facts.sections import PRELUDE, Sections
-from tasks.plan.host import GPU_COLUMNS, HEALTH_COLUMNS
+from tasks.plan.host.answers import GPU_COLUMNS, HEALTH_COLUMNS
 
 # A driver that hangs is asked once: every further question to it counts as timed out too.
 _SCRIPT = r"""
@@ -64,7 +64,7 @@ section holders holders
 
 
 class Hardware(Sections):
-    """Sections for tasks.plan.host.read_hardware and for the checks."""
+    """Sections for tasks.plan.host.answers.read_hardware and for the checks."""
 
     def command(self) -> str:
         asked = {

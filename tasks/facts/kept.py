@@ -17,7 +17,7 @@ hidden() { cd "$1" 2>/dev/null && ls -A | grep '^[.]'; true; }
 
 
 class KeptReleases(Sections):
-    """Sections for tasks.plan.kept.read."""
+    """Sections for tasks.plan.release.history.read."""
 
     def command(self, releases: str, current: str, previous: str, pin: str) -> str:
         folder = shlex.quote(releases)

@@ -12,7 +12,7 @@ section owners owners
 
 
 class Listeners(Sections):
-    """Sections for tasks.plan.host.read_listeners."""
+    """Sections for tasks.plan.host.answers.read_listeners."""
 
     def command(self) -> str:
         return PRELUDE + _SCRIPT

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 
-from tasks.catalogue import tools
 from tasks.facts.sections import PRELUDE, Sections
 from tasks.plan.checks.environment import NOT_BUILT
 from tasks.plan.checks.wheelhouse import NO_FOLDER
+from tasks.support.catalogue import tools
 
 _SCRIPT = r"""
 present() { for p in "$@"; do [ -f "$p" ] && echo "$p"; done; true; }

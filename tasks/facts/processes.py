@@ -16,7 +16,7 @@ bindings() { cg=$(systemctl show -p ControlGroup --value "$1")
 
 
 class Bindings(Sections):
-    """Sections for tasks.plan.bindings.judge: one for each unit, and 'gpus' (pid, GPU uuid) from the driver."""
+    """Sections for tasks.plan.service.bindings.judge: one for each unit, and 'gpus' (pid, GPU uuid) from the driver."""
 
     def command(self, units: list[str]) -> str:
         query = "nvidia-smi --query-compute-apps=pid,gpu_uuid,used_memory --format=csv,noheader,nounits"

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyinfra.api import FactBase
 
-from tasks.catalogue import tools
+from tasks.support.catalogue import tools
 
 
 class ReleaseState(FactBase[dict[str, Any] | None]):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from pyinfra.api import FactBase
 
-from tasks.plan.host import Answer
+from tasks.plan.host.answers import Answer
 
 _MARK = re.compile(r"^@@section (\S.*) ([0-9]+)$")
 

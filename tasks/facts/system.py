@@ -38,7 +38,7 @@ section upgrades upgrades
 
 
 class System(Sections):
-    """Sections for tasks.plan.host.read_system."""
+    """Sections for tasks.plan.host.answers.read_system."""
 
     def command(self, user: str, paths: list[str], sysctls: list[str], packages: list[str]) -> str:
         def words(values: list[str]) -> str:

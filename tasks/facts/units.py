@@ -15,7 +15,7 @@ _PROPERTIES = "LoadState,ActiveState,SubState,UnitFileState,MainPID,NeedDaemonRe
 
 
 class Units(Sections):
-    """Sections for tasks.plan.services.read_units: UNIT, 'UNIT fingerprint', 'UNIT gate', and
+    """Sections for tasks.plan.service.restarts.read_units: UNIT, 'UNIT fingerprint', 'UNIT gate', and
     files: unit files of ours with what systemd says of each."""
 
     def command(self, units: dict[str, str], target: str) -> str:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from pyinfra.api import FunctionCommand, Host, State, operation
 
-from tasks import render, report
 from tasks.operations.following import ask, in_own_unit, run_and_log, say
-from tasks.plan import bench
+from tasks.plan.bench import figures as bench
 from tasks.plan.errors import PlanError
-from tasks.plan.playbook import Plan
+from tasks.plan.plan import Plan
+from tasks.support import render, report
 
 UNIT = "sglang-pd-bench.service"
 SLACK_S = 600  # beside the passes: importing the client, asking whether the service answers

@@ -14,9 +14,9 @@ from pyinfra.api import FunctionCommand, Host, State, StringCommand, operation
 from tasks.facts.hardware import Hardware
 from tasks.operations.following import ask, run_and_log, say
 from tasks.operations.system import APT
-from tasks.plan import driver
-from tasks.plan.driver import Steps
-from tasks.plan.paths import BOOT_ID, TARGET
+from tasks.plan.driver import steps as driver
+from tasks.plan.driver.steps import Steps
+from tasks.plan.host.paths import BOOT_ID, TARGET
 
 Commands = Generator[StringCommand | FunctionCommand, None, None]
 POLL = 2.0  # seconds between two attempts to reach a host that boots

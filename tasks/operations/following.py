@@ -13,9 +13,9 @@ from pyinfra.api import Host, State, StringCommand
 from pyinfra.api.arguments import CONNECTOR_ARGUMENT_KEYS
 from pyinfra.api.output import format_text
 
-from tasks.plan.instances import Instance
-from tasks.plan.playbook import Plan
-from tasks.plan.release import checked
+from tasks.plan.plan import Plan
+from tasks.plan.release.manifest import checked
+from tasks.plan.service.instances import Instance
 
 POLL = 0.5  # seconds between two looks at a gate
 

@@ -13,8 +13,8 @@ from pyinfra.api import FileUploadCommand, FunctionCommand, StringCommand, opera
 from tasks.facts.kept import InUse
 from tasks.operations.following import in_own_unit, pass_checks, run_and_log, say
 from tasks.plan.files import Found
-from tasks.plan.playbook import Plan
-from tasks.plan.release import damage
+from tasks.plan.plan import Plan
+from tasks.plan.release.manifest import damage
 
 Commands = Generator[StringCommand | FileUploadCommand | FunctionCommand, None, None]
 JIT_UNIT = "sglang-pd-jit.service"

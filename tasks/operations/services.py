@@ -10,9 +10,9 @@ from pyinfra.api import FunctionCommand, StringCommand, operation
 
 from tasks.facts.processes import Bindings
 from tasks.operations.following import follow_gates, say
-from tasks.plan import bindings
-from tasks.plan.instances import Instance
-from tasks.plan.playbook import Plan
+from tasks.plan.plan import Plan
+from tasks.plan.service import bindings
+from tasks.plan.service.instances import Instance
 
 Commands = Generator[StringCommand | FunctionCommand, None, None]
 

@@ -8,14 +8,14 @@ from collections.abc import Generator, Sequence
 from pyinfra import host, logger
 from pyinfra.api import FunctionCommand, Host, State, StringCommand, operation
 
-from tasks import report
 from tasks.operations.following import ask, in_own_unit, run_and_log, say
-from tasks.plan import proof
 from tasks.plan.findings import Finding, Level
-from tasks.plan.instances import Instance
-from tasks.plan.paths import BOOT_ID
-from tasks.plan.playbook import Plan
-from tasks.plan.services import Serving
+from tasks.plan.host.paths import BOOT_ID
+from tasks.plan.plan import Plan
+from tasks.plan.proof import judgement as proof
+from tasks.plan.service.instances import Instance
+from tasks.plan.service.restarts import Serving
+from tasks.support import report
 
 Commands = Generator[StringCommand | FunctionCommand, None, None]
 UNIT = "sglang-pd-probe.service"

@@ -11,8 +11,8 @@ from textwrap import dedent
 
 import pytest
 
-from tasks import catalogue
-from tasks.plan import patches
+from tasks.plan.release import patches
+from tasks.support import catalogue
 
 KERNELS = Path(__file__).resolve().parents[2] / "files/kernels"
 LOOPS = """

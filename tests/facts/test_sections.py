@@ -15,7 +15,7 @@ from tasks.facts.planned import Planned
 from tasks.facts.sections import Sections
 from tasks.facts.system import System
 from tasks.plan.findings import Refused
-from tasks.plan.host import Answer, read_hardware
+from tasks.plan.host.answers import Answer, read_hardware
 from tests.plan.builders import overlay, release
 from tests.plan.judging import healthy_answers
 

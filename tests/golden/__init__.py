@@ -6,7 +6,7 @@ difference before you commit it.
 
 from pathlib import Path
 
-from tasks import render
+from tasks.support import render
 from tests.plan.builders import TWO_SOCKETS, catalogue_plan, hardware
 
 FOLDER = Path(__file__).parent

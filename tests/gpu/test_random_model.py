@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tasks import catalogue
+from tasks.support import catalogue
 from tests.gpu import random_model
 from tests.gpu.random_model import SMALL_BLOCK, Block, Shape, bfloat16, sharded, tensors, tokenizer
 

@@ -3,7 +3,8 @@
 pyinfra -y tests/node/inventory.py tests/node/build.py
 """
 
-from tasks import preflight, refusal, runtime
+from tasks import preflight, runtime
+from tasks.support import refusal
 
 with refusal.in_one_line():
     plan = preflight.admit(preflight.examine())

@@ -3,7 +3,8 @@
 pyinfra -y tests/node/inventory.py tests/node/install.py
 """
 
-from tasks import activate, preflight, refusal, runtime, system
+from tasks import activate, preflight, runtime, system
+from tasks.support import refusal
 
 with refusal.in_one_line():
     plan = preflight.admit(preflight.examine())

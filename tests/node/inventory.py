@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # pyinfra runs this file by its path alone
 
-from tasks.inventory import groups
+from tasks.support.inventory import groups
 from tests.node import Node
 
 _node = Node(os.environ.get("NODE", "rehearsal"))

@@ -3,7 +3,8 @@
 pyinfra -y tests/node/inventory.py tests/node/switch.py
 """
 
-from tasks import activate, preflight, refusal, runtime
+from tasks import activate, preflight, runtime
+from tasks.support import refusal
 
 with refusal.in_one_line():
     plan = preflight.admit(preflight.examine())

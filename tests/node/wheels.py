@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tasks.plan.host import PYTHON_OF
+from tasks.plan.host.answers import PYTHON_OF
 from tests.node.group_data.rehearsal import release, torch_wheel
 from tests.node.node import STORE, Node
 from tests.node.process import command

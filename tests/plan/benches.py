@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from tasks.plan import bench
-from tasks.plan.playbook import Plan
+from tasks.plan.bench import figures as bench
+from tasks.plan.plan import Plan
 from tests.plan.builders import TWO_SOCKETS, hardware, plan, settings
 
 LOADS = [(256, 128), (1024, 1024)]

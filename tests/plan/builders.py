@@ -11,18 +11,20 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tasks import catalogue
-from tasks.plan import host as reading
-from tasks.plan import instances, placement, probe, proof, rules
-from tasks.plan import settings as settings_module
-from tasks.plan.host import Answer, Hardware, System
-from tasks.plan.instances import Instance
-from tasks.plan.model import ModelProfile
-from tasks.plan.patches import Patch, PatchManifest
-from tasks.plan.paths import Paths
-from tasks.plan.playbook import Plan
-from tasks.plan.release import Manifest, Release
-from tasks.plan.settings import Settings
+from tasks.plan.host import answers as reading
+from tasks.plan.host.answers import Answer, Hardware, System
+from tasks.plan.host.paths import Paths
+from tasks.plan.model.profile import ModelProfile
+from tasks.plan.plan import Plan
+from tasks.plan.proof import judgement as proof
+from tasks.plan.proof import probe
+from tasks.plan.release.manifest import Manifest, Release
+from tasks.plan.release.patches import Patch, PatchManifest
+from tasks.plan.service import instances, placement, rules
+from tasks.plan.service.instances import Instance
+from tasks.plan.settings import settings as settings_module
+from tasks.plan.settings.settings import Settings
+from tasks.support import catalogue
 from tests.node import hardware as recorded_hardware
 from tests.plan import proofs
 

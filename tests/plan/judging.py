@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tasks.plan import checks
-from tasks.plan import host as reading
 from tasks.plan.checks import CHECKS, Found
 from tasks.plan.findings import Finding
-from tasks.plan.host import Answer
-from tasks.plan.playbook import Plan
-from tasks.plan.settings import Settings
+from tasks.plan.host import answers as reading
+from tasks.plan.host.answers import Answer
+from tasks.plan.plan import Plan
+from tasks.plan.settings.settings import Settings
 from tests.node import hardware as recorded_hardware
 from tests.plan.builders import (
     TWO_SOCKETS,

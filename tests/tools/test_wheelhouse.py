@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.plan import lock
+from tasks.plan.release import lock
 from tests.bin.test_build import pin as pinned
 from tests.bin.test_build import wheel
 from tools import download, wheelhouse

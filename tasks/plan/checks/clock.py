@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tasks.plan.checks.registry import Found, Unreadable, Verdict, check, healthy, warning
-from tasks.plan.driver import of_driver
+from tasks.plan.driver.steps import of_driver
 
 
 @check(

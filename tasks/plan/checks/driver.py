@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tasks.plan.checks.registry import Found, Unreadable, Verdict, check, error, healthy
-from tasks.plan.release import driver_cuda
-from tasks.plan.versions import at_least
+from tasks.plan.release.manifest import driver_cuda
+from tasks.plan.release.versions import at_least
 
 OPEN_MODULES_FROM = "10.0"  # compute capability: Blackwell and later run on the open kernel modules only (NVIDIA)
 

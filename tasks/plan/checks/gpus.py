@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 
 from tasks.plan.checks.registry import Found, Unreadable, Verdict, check, error, healthy, warning
-from tasks.plan.host import HEALTH_COLUMNS, Gpu
-from tasks.plan.placement import ROLES
-from tasks.plan.topology import spell_number_list
+from tasks.plan.host.answers import HEALTH_COLUMNS, Gpu
+from tasks.plan.host.topology import spell_number_list
+from tasks.plan.service.placement import ROLES
 
 OUR_UNITS = "sglang-pd-"
 NOT_SAID = ("[N/A]", "N/A", "[Not Supported]", "[Unknown Error]", "")
@@ -103,7 +103,7 @@ def visible(found: Found) -> Verdict:
     "gpu/placement/possible",
     "plan",
     judges="the plan's GPUs are there, and those of one server lie on one NUMA node",
-    source="tasks/plan/placement.py",
+    source="tasks/plan/service/placement.py",
     settings=tuple(f"{role}_{name}" for role in ROLES for name in ("gpus", "tensor_parallel")),
     ask="nvidia-smi topo -m",
     of_plan=True,

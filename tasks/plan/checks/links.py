@@ -6,8 +6,8 @@ import re
 
 from tasks.plan.checks.gpus import health
 from tasks.plan.checks.registry import Found, Unreadable, Verdict, check, error, healthy, warning
-from tasks.plan.placement import ROLES, write_collapse
-from tasks.plan.topology import parse_p2p_matrix, parse_topo_matrix
+from tasks.plan.host.topology import parse_p2p_matrix, parse_topo_matrix
+from tasks.plan.service.placement import ROLES, write_collapse
 
 DEVICE = re.compile(r"^([0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f] ")
 

@@ -18,7 +18,7 @@ from tasks.plan.checks.registry import (
     healthy,
     warning,
 )
-from tasks.plan.topology import number_list, spell_number_list
+from tasks.plan.host.topology import number_list, spell_number_list
 
 
 def _gpus_of_node(found: Found) -> dict[int, int]:

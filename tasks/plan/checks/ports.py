@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tasks.plan.checks.gpus import OUR_UNITS
 from tasks.plan.checks.registry import Found, Unreadable, Verdict, check, error, healthy, warning
-from tasks.plan.host import Listener, read_listeners
-from tasks.plan.topology import number_list
+from tasks.plan.host.answers import Listener, read_listeners
+from tasks.plan.host.topology import number_list
 
 
 def _ports(found: Found) -> list[tuple[str, int, str]]:

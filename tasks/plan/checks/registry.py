@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from tasks.plan.findings import Finding, Level, silence
-from tasks.plan.host import Answer, Gpu, Hardware, System
-from tasks.plan.release import Manifest
-from tasks.plan.settings import Settings
+from tasks.plan.host.answers import Answer, Gpu, Hardware, System
+from tasks.plan.release.manifest import Manifest
+from tasks.plan.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from tasks.plan.playbook import Plan
+    from tasks.plan.plan import Plan
 
 GB = 1_000_000_000
 TIMED_OUT = (124, 137)  # of coreutils' timeout: its own status, and 128 + KILL

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tasks.plan import choice, existing
 from tasks.plan.checks.registry import Found, Verdict, check, error, healthy, warning
+from tasks.plan.release import choice, existing
 
 
 @check(

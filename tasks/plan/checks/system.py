@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tasks.plan import python
 from tasks.plan.checks.registry import Found, Verdict, check, error, healthy
 from tasks.plan.findings import Refused
-from tasks.plan.versions import at_least
+from tasks.plan.release import python
+from tasks.plan.release.versions import at_least
 
 SUPPORTED = {"debian": "12", "ubuntu": "22.04"}  # oldest version of each; glibc and Python decide beyond that
 

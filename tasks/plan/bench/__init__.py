@@ -1,0 +1,1 @@
+"""The benchmark of a running service: its figures and its page."""

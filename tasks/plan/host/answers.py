@@ -1,0 +1,286 @@
+"""A host as it was found: what the facts read, parsed once into typed values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from tasks.plan.errors import PlanError
+from tasks.plan.findings import Refused, error
+from tasks.plan.host.topology import (
+    P2PMatrix,
+    TopologyError,
+    TopoMatrix,
+    number_list,
+    parse_p2p_matrix,
+    parse_topo_matrix,
+)
+
+GPU_COLUMNS = "index,uuid,pci.bus_id,name,compute_cap,driver_version,memory.total,persistence_mode,mig.mode.current"
+# Asked apart from the list: a driver that does not know one of these still lists its GPUs.
+HEALTH_COLUMNS = (
+    "index,utilization.gpu,memory.used,pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current,"
+    "pcie.link.width.max,ecc.mode.current,ecc.errors.uncorrected.volatile.sram,ecc.errors.uncorrected.volatile.dram,"
+    "ecc.errors.uncorrected.aggregate.sram,ecc.errors.corrected.volatile.sram,ecc.errors.corrected.volatile.dram"
+)
+# Distribution -> the Python it carries that a release can serve.
+PYTHON_OF = {
+    ("debian", "12"): "3.11",
+    ("ubuntu", "22.04"): "3.11",
+    ("ubuntu", "24.04"): "3.12",
+}
+
+
+ENDED = "a process that has ended"
+MISMATCH = "Driver/library version mismatch"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command of the host printed (stdout and stderr) and its exit status."""
+
+    status: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Gpu:
+    index: int
+    uuid: str
+    bus_id: str  # as in sysfs: 0000:01:00.0
+    name: str
+    compute_capability: str
+    driver: str
+    memory_mib: int
+    persistence: bool
+    mig: bool
+    numa_node: int | None  # None: the host does not say
+
+
+@dataclass(frozen=True)
+class NumaNode:
+    index: int
+    cpus: frozenset[int]
+    distances: Mapping[int, int] = field(default_factory=dict)  # by node, of the ACPI SLIT: 10 is itself; {}: not told
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A TCP port that is taken, by whom, and by which unit of systemd."""
+
+    port: int
+    pid: int | None
+    command: str
+    unit: str | None
+
+
+@dataclass(frozen=True)
+class System:
+    """Operating system, capacity and users, before any GPU is looked at."""
+
+    uid: int
+    os_id: str
+    os_version: str
+    os_name: str
+    machine: str
+    glibc: str
+    systemd: bool
+    pythons: tuple[str, ...]  # versions whose interpreter is there already
+    cpus_online: frozenset[int]  # of the running kernel
+    free_kib: Mapping[str, int]  # by path asked for
+    sysctls: Mapping[str, str | None]  # None: this kernel has no such key
+    packages: frozenset[str]  # of those asked for, the installed ones
+    user: str | None  # passwd entry of the service user
+
+    @property
+    def python(self) -> str | None:
+        """The Python that the distribution carries, or that is there already: newest first."""
+        carried = PYTHON_OF.get((self.os_id, self.os_version))
+        if carried:
+            return carried
+        return max(self.pythons, default=None, key=lambda v: int(v.split(".")[1]))
+
+
+@dataclass(frozen=True)
+class Hardware:
+    gpus: tuple[Gpu, ...]
+    nodes: tuple[NumaNode, ...]
+    topo: TopoMatrix | None  # None where it cannot be read; the check gpu/topology/matrix says why
+    p2p: P2PMatrix | None
+    driver: str | None  # of the loaded kernel module
+
+
+def read_system(sections: Mapping[str, Answer]) -> System:
+    """From the sections of the fact System. Raises PlanError where a section cannot be read."""
+    release = {
+        key: value.strip().strip('"')
+        for key, _, value in (line.partition("=") for line in _text(sections, "os").splitlines())
+    }
+    sysctls: dict[str, str | None] = {}
+    for line in _text(sections, "sysctl").splitlines():
+        key, has, value = line.partition("=")
+        sysctls[key] = value.strip() if has else None
+    glibc = re.search(r"([0-9]+\.[0-9]+)", _text(sections, "glibc"))
+    return System(
+        uid=_parsed(sections, "uid", int),
+        os_id=release.get("ID", "unknown"),
+        os_version=release.get("VERSION_ID", ""),
+        os_name=release.get("PRETTY_NAME", "an unknown system"),
+        machine=_text(sections, "machine").strip(),
+        glibc=glibc[1] if glibc else "0",
+        systemd=_text(sections, "init").strip() == "systemd",
+        pythons=tuple(_text(sections, "pythons").split()),
+        cpus_online=_parsed(sections, "cpus", number_list),
+        free_kib=_parsed(sections, "disk", lambda text: {p: int(kib) for p, _, kib in _rows(text)}),
+        sysctls=sysctls,
+        packages=frozenset(_text(sections, "packages").split()),
+        user=_text(sections, "user").strip() or None,
+    )
+
+
+def read_hardware(sections: Mapping[str, Answer]) -> Hardware:
+    """From the sections of the fact Hardware. Raises Refused with the driver's own words where it lists no GPUs."""
+    cpus_of = _parsed(sections, "nodes", lambda text: {int(n): number_list(cpus) for n, _, cpus in _rows(text)})
+    rows = _parsed(
+        sections, "distances", lambda text: {int(n): [int(one) for one in row.split()] for n, _, row in _rows(text)}
+    )
+    nodes = tuple(
+        NumaNode(n, cpus, dict(zip(sorted(rows), rows.get(n, []), strict=False))) for n, cpus in cpus_of.items()
+    )
+    numa_of = _parsed(sections, "pci", lambda text: {bus_id: int(node) for bus_id, _, node in _rows(text)})
+    driver = module_version(_text(sections, "driver"))
+    answer = _answer(sections, "gpus")
+    _require_list(answer)
+    topo, p2p = _read(parse_topo_matrix, sections, "topo"), _read(parse_p2p_matrix, sections, "p2p")
+    gpus = tuple(_gpu(line, numa_of, topo) for line in answer.text.splitlines() if line.strip())
+    return Hardware(gpus, nodes, topo, p2p, driver)
+
+
+def module_version(text: str) -> str | None:
+    """The version in /proc/driver/nvidia/version, None where no module is loaded."""
+    loaded = re.search(r"Kernel Module(?: for \S+)?\s+([0-9]+(?:\.[0-9]+)+)", text)
+    return loaded[1] if loaded else None
+
+
+def _require_list(answer: Answer) -> None:
+    """Raises Refused where nvidia-smi lists no GPU: there is nothing to plan with."""
+    said = tuple(line.strip() for line in answer.text.splitlines() if line.strip())[:3]
+    if answer.status == 127:
+        raise Refused(
+            error(
+                "gpu/driver/answers",
+                "no nvidia-smi on this host",
+                "install the NVIDIA driver first (open kernel modules on Blackwell), or let manage_driver do it",
+                *said,
+            )
+        )
+    if answer.status in (124, 137):
+        raise Refused(
+            error(
+                "gpu/driver/answers",
+                "nvidia-smi gave no answer within 30 s",
+                "the driver hangs; look at `dmesg | grep -i xid`",
+            )
+        )
+    if answer.status != 0:
+        check = "gpu/driver/match" if MISMATCH in answer.text else "gpu/driver/answers"
+        line = f"nvidia-smi fails: {_one_line(answer.text)}"
+        raise Refused(error(check, line, _driver_advice(answer.text), *said))
+    if not said:
+        raise Refused(
+            error(
+                "gpu/driver/answers",
+                "nvidia-smi lists no GPU",
+                "the driver is loaded, but no card that it serves; look at `dmesg | grep NVRM`",
+            )
+        )
+
+
+def read_listeners(sections: Mapping[str, Answer]) -> tuple[Listener, ...]:
+    """From the sections of the fact Listeners."""
+    owners = _parsed(sections, "owners", lambda text: dict(map(_owner, text.splitlines())))
+    return _parsed(sections, "listeners", lambda text: tuple(_listener(line, owners) for line in text.splitlines()))
+
+
+def _owner(line: str) -> tuple[int, tuple[str, str | None]]:
+    pid, unit, command = [*line.split("\t", 2), "", ""][:3]
+    return int(pid), (command.strip() or ENDED, unit or None)
+
+
+def _listener(line: str, owners: Mapping[int, tuple[str, str | None]]) -> Listener:
+    _, _, _, address, *_ = line.split()
+    shown = re.search(r"pid=([0-9]+)", line)
+    holder = int(shown[1]) if shown else None
+    command, unit = owners.get(holder, (ENDED, None)) if holder else ("a process without a pid", None)
+    return Listener(int(address.rpartition(":")[2]), holder, command, unit)
+
+
+def _gpu(line: str, numa_of: Mapping[str, int], topo: TopoMatrix | None) -> Gpu:
+    cells = [cell.strip() for cell in line.split(",")]
+    if len(cells) != len(GPU_COLUMNS.split(",")) or not cells[0].isdigit():
+        raise Refused(
+            error(
+                "gpu/driver/answers",
+                f"nvidia-smi's list of GPUs cannot be read, its line says {line.strip()!r}",
+                "run `nvidia-smi` on the host",
+                line.strip(),
+            )
+        )
+    index, uuid, bus, name, capability, driver, memory, persistence, mig = cells
+    bus_id = bus.lower()[-12:]
+    numa: int | None = numa_of.get(bus_id, -1)
+    if numa is None or numa < 0:
+        near = next((gpu.numa for gpu in topo.gpus if gpu.index == int(index)), ()) if topo else ()
+        numa = near[0] if len(near) == 1 else None
+    return Gpu(
+        int(index), uuid, bus_id, name, capability, driver, int(memory) if memory.isdigit() else 0,
+        persistence == "Enabled", mig == "Enabled", numa,
+    )  # fmt: skip
+
+
+def _read(parse: Callable[[str], T], sections: Mapping[str, Answer], name: str) -> T | None:
+    """A matrix, None where it cannot be read."""
+    answer = _answer(sections, name)
+    try:
+        return parse(answer.text) if answer.status == 0 else None
+    except TopologyError:
+        return None
+
+
+def _driver_advice(text: str) -> str:
+    if MISMATCH in text:
+        return "the driver's library was upgraded under the loaded module; reboot the host, then run again"
+    if "couldn't communicate with the NVIDIA driver" in text:
+        return "the kernel module is not loaded; `modprobe nvidia`, or rebuild it for the running kernel"
+    return "mend the driver, then run again"
+
+
+def _one_line(text: str) -> str:
+    return "; ".join(line.strip() for line in text.splitlines() if line.strip()) or "without a word"
+
+
+def _answer(sections: Mapping[str, Answer], name: str) -> Answer:
+    if name not in sections:
+        raise PlanError(f"the host's answer is cut short: it holds no {name!r}; run again")
+    return sections[name]
+
+
+def _text(sections: Mapping[str, Answer], name: str) -> str:
+    return _answer(sections, name).text
+
+
+def _parsed(sections: Mapping[str, Answer], name: str, parse: Callable[[str], T]) -> T:
+    """A section as a value. Raises PlanError that quotes what `parse` cannot read."""
+    text = _text(sections, name)
+    try:
+        return parse(text)
+    except ValueError:
+        raise PlanError(f"the host's answer to {name!r} cannot be read: {_one_line(text)[:160]!r}") from None
+
+
+def _rows(text: str) -> list[tuple[str, str, str]]:
+    """Lines of two words; the second may be empty."""
+    return [line.partition(" ") for line in text.splitlines()]

@@ -1,0 +1,139 @@
+"""Every path on a host, computed once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tasks.plan.model.profile import ModelProfile
+from tasks.plan.settings.settings import Settings
+
+RUN = "/run/sglang-pd"
+UNITS = "/etc/systemd/system"
+SYSCTL = "/etc/sysctl.d/60-sglang-pd.conf"
+TARGET = "sglang-pd.target"
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+
+@dataclass(frozen=True)
+class Paths:
+    root: str
+    config: str
+    state: str
+    model: str  # the folder that the servers load
+    layout: str
+
+    @classmethod
+    def of(cls, settings: Settings, profile: ModelProfile) -> Paths:
+        own = settings.model_dir or profile.source.directory
+        return cls(
+            root=settings.root_dir,
+            config=settings.config_dir,
+            state=settings.state_dir,
+            model=own or f"{settings.state_dir}/models/{profile.name}",
+            layout=settings.layout,
+        )
+
+    @property
+    def bin(self) -> str:
+        return f"{self.root}/bin"
+
+    @property
+    def uv_environment(self) -> str:
+        return f"{self.root}/tools/uv"
+
+    @property
+    def package_cache(self) -> str:
+        return f"{self.root}/cache/uv"
+
+    @property
+    def locks(self) -> str:
+        return f"{self.root}/locks"
+
+    @property
+    def releases(self) -> str:
+        return f"{self.root}/releases"
+
+    @property
+    def current(self) -> str:
+        return f"{self.root}/current"
+
+    @property
+    def previous(self) -> str:
+        """A link to the release that served before the current one."""
+        return f"{self.root}/previous"
+
+    @property
+    def pin(self) -> str:
+        """There while a rollback holds the host on a release, whatever the settings ask for."""
+        return f"{self.config}/pin.json"
+
+    def description(self, release: str) -> str:
+        """What a rollback plans with."""
+        return f"{self.locks}/{release}.release.json"
+
+    def belongings(self, release: str) -> list[str]:
+        """Files and folders beside a release's own that only it needs."""
+        ends = (".txt", "-router.txt", "-patches.json", ".json", ".release.json")
+        return [*(f"{self.locks}/{release}{end}" for end in ends), self.release_cache(release)]
+
+    @property
+    def models(self) -> str:
+        return f"{self.state}/models"
+
+    @property
+    def cache(self) -> str:
+        return f"{self.state}/cache"
+
+    def release_cache(self, release: str) -> str:
+        """What the servers of one release compile at run time."""
+        return f"{self.cache}/{release}"
+
+    def compiled(self, release: str) -> str:
+        """Names what pd-jit compiled ahead for a release."""
+        return f"{self.release_cache(release)}/compiled"
+
+    @property
+    def verify(self) -> str:
+        return f"{self.config}/verify.json"
+
+    @property
+    def probe(self) -> str:
+        """What pd-probe is told."""
+        return f"{self.config}/probe.json"
+
+    @property
+    def measured(self) -> str:
+        """What pd-probe measured last, kept across reboots, and for each layout: back in it, the proof still holds."""
+        return f"{self.state}/probe.json" if self.layout == "pd" else f"{self.state}/probe-{self.layout}.json"
+
+    @property
+    def bench(self) -> str:
+        """What pd-bench is told."""
+        return f"{self.config}/bench.json"
+
+    @property
+    def benched(self) -> str:
+        """What pd-bench measured last."""
+        return f"{self.state}/bench.json"
+
+    @property
+    def secret(self) -> str:
+        """Environment file with the API key; there only when router_api_key_env is set."""
+        return f"{self.config}/api-key.env"
+
+    def script(self, instance: str) -> str:
+        return f"{self.config}/{instance}.sh"
+
+    def environment(self, instance: str) -> str:
+        return f"{self.config}/{instance}.env"
+
+    def unit(self, instance: str) -> str:
+        return f"{UNITS}/sglang-pd-{instance}.service"
+
+    def files_of(self, unit: str) -> tuple[str, ...]:
+        """What one of our units is started from."""
+        instance = unit.removeprefix("sglang-pd-").removesuffix(".service")
+        return (self.unit(instance), self.script(instance), self.environment(instance))
+
+    def run(self, instance: str) -> str:
+        return f"{RUN}/{instance}"

@@ -1,0 +1,1 @@
+"""What is measured between GPUs, and how it is judged."""

@@ -1,0 +1,37 @@
+"""Which Python a release is built with."""
+
+from __future__ import annotations
+
+from tasks.plan.findings import Refused, error
+from tasks.plan.host.answers import System
+from tasks.plan.release.manifest import Manifest
+from tasks.plan.settings.settings import Settings
+
+CHECK = "host/python/usable"
+
+
+def choose(found: System, manifest: Manifest, settings: Settings) -> str:
+    """Such as "3.11". Raises Refused where host and release have none in common."""
+    asked = settings.python if settings.python != "auto" else found.python
+    if asked is None:
+        raise Refused(
+            error(
+                CHECK,
+                f"{found.os_name} carries no Python that a release can use ({' or '.join(manifest.python)})",
+                "install one of these, then run again",
+            )
+        )
+    if asked not in manifest.python:
+        raise Refused(
+            error(CHECK, f"release {manifest.name} has locks for Python {', '.join(manifest.python)}, asked is {asked}")
+        )
+    if asked not in found.pythons and asked != found.python:
+        raise Refused(
+            error(
+                CHECK,
+                f"setting python = {asked!r}: {found.os_name} carries {found.python or 'none of the usable ones'}, "
+                f"and python{asked} is not there",
+                'leave it at "auto" or install it',
+            )
+        )
+    return asked

@@ -1,0 +1,1 @@
+"""The report of a host: its data, its page, its pictures."""

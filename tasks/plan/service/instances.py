@@ -1,0 +1,288 @@
+"""The servers of a host: role, GPUs, ports, arguments, environment. Everything else reads them from here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tasks.plan.host.paths import Paths
+from tasks.plan.model.profile import ModelProfile
+from tasks.plan.release.manifest import Release
+from tasks.plan.service.placement import Placement
+from tasks.plan.settings.settings import Settings
+
+PORT_STEP = 10  # between the ports of two servers of one role: prefill and decode sit 1 apart
+LOOPBACK = "127.0.0.1"
+# What `python -m` runs; the second is what `smg launch` runs. smg 1.13.0 took every option that the plan passes.
+ROUTER_MODULES = {"sglang-router": "sglang_router.launch_router", "smg": "smg.launch_router"}
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A line of an environment file with the reason for it, "" where the name says it."""
+
+    name: str
+    value: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One process of the service, as systemd runs it."""
+
+    name: str  # prefill, decode, server, router; prefill-0, prefill-1 where there are several
+    role: str
+    title: str  # for people: "SGLang prefill (GPU 0-3, NUMA node 0)"
+    url: str
+    port: int
+    ports: tuple[tuple[int, str], ...]  # every port it takes, with the setting that says so
+    bootstrap_port: int | None
+    module: str  # what `python -m` runs
+    interpreter: str  # below the release: "env/bin/python" or "router/bin/python"
+    arguments: tuple[tuple[str, ...], ...]  # one line of the launch script each
+    environment: tuple[Variable, ...]
+    placement: Placement | None  # None for the router
+
+    @property
+    def unit(self) -> str:
+        return f"sglang-pd-{self.name}.service"
+
+    @property
+    def words(self) -> list[str]:
+        """The arguments as the process gets them, the API key aside."""
+        return [word for line in self.arguments for word in line]
+
+    @property
+    def binding(self) -> tuple[str, ...]:
+        """The command that binds CPUs and memory, in front of the server; () where nothing is bound."""
+        if self.placement is None or not self.placement.numa_nodes:
+            return ()
+        nodes = self.placement.nodes
+        return ("numactl", f"--cpunodebind={nodes}", f"--membind={nodes}")
+
+
+def workers(
+    settings: Settings, release: Release, profile: ModelProfile, placements: tuple[Placement, ...], paths: Paths
+) -> tuple[Instance, ...]:
+    """The servers of the layout, prefill first."""
+    return tuple(_worker(placement, settings, release, profile, paths) for placement in placements)
+
+
+def lone_decode(instances: tuple[Instance, ...]) -> Instance | None:
+    """The decode server that every prefill server writes to; None where there are several, or none.
+
+    A prefill server maps the KV cache of decode (cuda_ipc), and as long as it lives the mapping keeps that memory, also
+    after decode has ended: a decode server that came back alone found 55 GB of its GPU taken and sized its KV cache to
+    half (SGLang 0.5.16, NIXL 1.5.1, UCX 1.23 on H200).
+    """
+    found = [instance for instance in instances if instance.role == "decode"]
+    return found[0] if len(found) == 1 else None
+
+
+def ports_of(settings: Settings, role: str, number: int) -> dict[str, int]:
+    """Setting -> port, for the ports that a server listens on."""
+    names = ["port", "dist_init_port"] + (["bootstrap_port"] if role == "prefill" else [])  # others run no bootstrap
+    return {f"{role}_{name}": settings.of_role(role, name) + number * PORT_STEP for name in names}
+
+
+def router_ports(settings: Settings) -> dict[str, int]:
+    return {name: getattr(settings, name) for name in ("router_port", "router_metrics_port")}
+
+
+def router(settings: Settings, release: Release, served: tuple[Instance, ...], paths: Paths) -> Instance:
+    """The router in front of every worker."""
+    arguments = [
+        *_to_workers(served),
+        ("--policy", settings.router_policy),
+        ("--host", settings.router_host),
+        ("--port", str(settings.router_port)),
+        ("--prometheus-host", settings.router_metrics_host),
+        ("--prometheus-port", str(settings.router_metrics_port)),
+        ("--health-check-interval-secs", str(settings.router_health_interval)),
+        ("--health-failure-threshold", str(settings.router_health_failures)),
+        ("--health-success-threshold", str(settings.router_health_successes)),
+        ("--cb-timeout-duration-secs", str(settings.router_breaker_seconds)),
+        ("--worker-startup-timeout-secs", str(settings.worker_ready_limit)),
+        *_lines(settings.router_arguments),
+    ]
+    reachable = LOOPBACK if settings.router_host in ("0.0.0.0", "::") else settings.router_host
+    reachable = f"[{reachable}]" if ":" in reachable else reachable
+    return Instance(
+        name="router",
+        role="router",
+        title=f"SGLang router (port {settings.router_port})",
+        url=f"http://{reachable}:{settings.router_port}",
+        port=settings.router_port,
+        ports=tuple((port, setting) for setting, port in router_ports(settings).items()),
+        bootstrap_port=None,
+        module=ROUTER_MODULES[release.router],
+        interpreter=release.interpreter("router"),
+        arguments=tuple(arguments),
+        environment=(
+            *_of_existing(release, paths),
+            *(Variable(name, value) for name, value in sorted(settings.router_environment.items())),
+        ),
+        placement=None,
+    )
+
+
+def _to_workers(served: tuple[Instance, ...]) -> list[tuple[str, ...]]:
+    """The router's list of workers."""
+    if served[0].role == "server":
+        return [("--worker-urls", *(worker.url for worker in served))]
+    return [
+        ("--pd-disaggregation",),
+        *(
+            ("--prefill", worker.url, str(worker.bootstrap_port))
+            if worker.role == "prefill"
+            else ("--decode", worker.url)
+            for worker in served
+        ),
+    ]
+
+
+def _worker(
+    placement: Placement, settings: Settings, release: Release, profile: ModelProfile, paths: Paths
+) -> Instance:
+    role = placement.role
+    step = placement.number * PORT_STEP
+    port, dist_init = (settings.of_role(role, name) + step for name in ("port", "dist_init_port"))
+    bootstrap = settings.of_role(role, "bootstrap_port") + step if role != "server" else None
+    on_gpu = release.manifest.device == "cuda"
+    arguments: list[tuple[str, ...]] = [
+        ("--model-path", paths.model),
+        ("--served-model-name", profile.served_name),
+        ("--tp", str(len(placement.gpus))),
+    ]
+    if on_gpu:
+        arguments.append(("--base-gpu-id", str(placement.gpus[0] if placement.contiguous else 0)))
+    for option, value in (
+        ("--quantization", profile.quantization),
+        ("--dtype", profile.dtype),
+        ("--page-size", profile.page_size),
+        ("--kv-cache-dtype", profile.kv_cache_dtype),
+        ("--attention-backend", profile.attention_backend),
+        ("--moe-runner-backend", profile.moe_backend(release.manifest)),
+        ("--reasoning-parser", profile.reasoning_parser),
+        ("--tool-call-parser", profile.tool_call_parser),
+    ):
+        if value is not None:
+            arguments.append((option, str(value)))
+    arguments += [
+        ("--host", LOOPBACK),
+        ("--port", str(port)),
+        ("--mem-fraction-static", _fraction(settings.of_role(role, "mem_fraction"))),
+        ("--context-length", str(settings.context_length)),
+    ]
+    if role != "decode":
+        arguments.append(("--chunked-prefill-size", str(settings.of_role(role, "chunked_prefill"))))
+        graph = settings.server_prefill_cuda_graph if role == "server" else settings.prefill_cuda_graph
+        if on_gpu and not graph:
+            arguments += _lines(release.manifest.spelling.prefill_graph_off)
+    if role != "prefill" and on_gpu:
+        batch = str(settings.of_role(role, "cuda_graph_max_batch"))
+        arguments += _lines(
+            [word.replace("{value}", batch) for word in release.manifest.spelling.decode_graph_max_batch]
+        )
+    arguments += [
+        # how many steps, the server chooses by the model; both roles hold the draft, since its KV moves too
+        *([("--speculative-algorithm", str(profile.speculative_algorithm))] if settings.speculative else []),
+        *(
+            [
+                ("--disaggregation-mode", role),
+                ("--disaggregation-transfer-backend", settings.transfer_backend),
+                ("--disaggregation-bootstrap-port", str(bootstrap)),
+            ]
+            if role != "server"
+            else []
+        ),
+        ("--dist-init-addr", f"{LOOPBACK}:{dist_init}"),
+        ("--enable-metrics",),
+        *_lines(profile.arguments),
+        *(_lines(profile.decode_arguments) if role == "decode" else []),
+        *_lines(settings.of_role(role, "arguments")),
+    ]
+    return Instance(
+        name=placement.name,
+        role=role,
+        title=f"SGLang {role} ({placement.where})",
+        url=f"http://{LOOPBACK}:{port}",
+        port=port,
+        ports=tuple((port, setting) for setting, port in ports_of(settings, role, placement.number).items()),
+        bootstrap_port=bootstrap if role == "prefill" else None,
+        module="sglang.launch_server",
+        interpreter=release.interpreter("env"),
+        arguments=tuple(arguments),
+        environment=_environment(placement, settings, release, profile, paths),
+        placement=placement,
+    )
+
+
+def _of_existing(release: Release, paths: Paths) -> list[Variable]:
+    """What Python needs to run an environment that is there already without writing into it."""
+    if not release.existing:
+        return []
+    reason = "byte code that images often lack, kept outside them: without it each start compiles SGLang and torch"
+    found = [Variable("PYTHONPYCACHEPREFIX", f"{paths.release_cache(release.id)}/bytecode", reason)]
+    if release.existing.paths:
+        found.append(Variable("PYTHONPATH", ":".join(release.existing.paths), "setting existing_paths"))
+    return found
+
+
+def _toolkit(release: Release, paths: Paths) -> list[Variable]:
+    """The compiler that a release for GPUs brings."""
+    if release.manifest.device != "cuda" or release.existing:
+        return []
+    reason = "nvcc of the release: what a newer one compiles, the driver may refuse"
+    return [Variable("CUDA_HOME", f"{paths.releases}/{release.id}/env/cuda", reason)]
+
+
+def _environment(
+    placement: Placement, settings: Settings, release: Release, profile: ModelProfile, paths: Paths
+) -> tuple[Variable, ...]:
+    """Later ones win: ours, the settings', the model's, the role's."""
+    cache = paths.release_cache(release.id)
+    found = {
+        variable.name: variable
+        for variable in (
+            Variable("CUDA_DEVICE_ORDER", "PCI_BUS_ID", "GPU indices mean the same card as in nvidia-smi"),
+            Variable("SGLANG_HOST_IP", LOOPBACK, "ranks would register whatever address is found first"),
+            Variable("HF_HUB_OFFLINE", "1", "the model is on disk: no look-ups while serving"),
+            Variable("HF_HOME", f"{paths.cache}/huggingface", ""),
+            Variable("XDG_CACHE_HOME", cache, "JIT caches survive a restart, but serve no other release or patch"),
+            Variable("TRITON_CACHE_DIR", f"{cache}/triton", ""),
+            Variable("TVM_FFI_CACHE_DIR", f"{cache}/tvm-ffi", ""),
+            Variable("FLASHINFER_WORKSPACE_BASE", cache, ""),
+            *_toolkit(release, paths),
+            *_of_existing(release, paths),
+        )
+    }
+    if settings.pcie_ipc_allreduce:
+        name = "SGLANG_ENABLE_PCIE_IPC_ALLREDUCE"
+        found[name] = Variable(name, "1", "setting pcie_ipc_allreduce: 12 KiB in 5.3 us, NCCL took 205 (upstream)")
+    for name, entry in settings.worker_environment.items():
+        found[name] = Variable(name, entry.value, f"{entry.reason} ({entry.source})")
+    for name, value in profile.environment.items():
+        found[name] = Variable(name, value, f"model {profile.name}")
+    for name, value in settings.of_role(placement.role, "environment").items():
+        found[name] = Variable(name, value, f"{placement.role}_environment")
+    if not placement.contiguous:
+        gpus = ",".join(map(str, placement.gpus))
+        found["CUDA_VISIBLE_DEVICES"] = Variable("CUDA_VISIBLE_DEVICES", gpus, "GPUs that do not lie side by side")
+    return tuple(found[name] for name in sorted(found))
+
+
+def _lines(words: list[str]) -> list[tuple[str, ...]]:
+    """Options with their values, one option a line."""
+    lines: list[tuple[str, ...]] = []
+    for word in words:
+        if word.startswith("--") or not lines:
+            lines.append((word,))
+        else:
+            lines[-1] = (*lines[-1], word)
+    return lines
+
+
+def _fraction(value: float) -> str:
+    """0.7 as 0.70; more digits where there are more."""
+    short = f"{value:.2f}"
+    return short if float(short) == value else repr(value)

@@ -1,0 +1,170 @@
+"""Three states of a server, compared separately: wanted, on disk, running. What must restart, and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.plan.errors import PlanError
+from tasks.plan.host.answers import Answer
+from tasks.plan.service.instances import Instance, lone_decode
+from tasks.plan.settings.settings import Settings
+
+DOWN = ("inactive", "failed")  # ActiveState of a unit that holds nothing
+PARTS = ("script", "environment", "unit", "secret", "release")
+PART_NAMES = {
+    "script": "launch script", "environment": "environment file", "unit": "unit file",
+    "secret": "API key", "release": "release",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What a server executes: hashes of its files, and the id of its release."""
+
+    script: str
+    environment: str
+    unit: str
+    secret: str | None
+    release: str
+
+
+@dataclass(frozen=True)
+class Running:
+    """A unit of systemd as it was found, with the fingerprint that its launcher left."""
+
+    active: str  # systemd's ActiveState
+    sub: str
+    enabled: bool
+    stale: bool  # systemd has read another unit file than the one on disk
+    pid: int
+    fingerprint: Fingerprint | None
+    gate: Mapping[str, Any]  # what its gate reported last, {} where there is none
+
+
+ABSENT = Running("inactive", "dead", enabled=False, stale=False, pid=0, fingerprint=None, gate={})
+
+
+@dataclass(frozen=True)
+class Serving:
+    """Units that run before this run changes anything."""
+
+    units: tuple[str, ...]
+    replaced: bool  # every worker among them belongs to another layout: this run ends them anyway
+
+
+@dataclass(frozen=True)
+class FoundUnits:
+    """What systemd knows: by instance name, and of every unit file of ours on disk whether it is active."""
+
+    instances: Mapping[str, Running]
+    files: Mapping[str, bool]
+    target_enabled: bool
+
+    @property
+    def stale(self) -> bool:
+        return any(running.stale for running in self.instances.values())
+
+    def without_instance(self, instances: tuple[Instance, ...]) -> list[str]:
+        """Units of ours that no instance of the plan needs."""
+        return sorted(set(self.files) - {instance.unit for instance in instances})
+
+    def serving(self, instances: tuple[Instance, ...]) -> Serving:
+        """The units that run now."""
+        running = {i.unit for i in instances if self.instances[i.name].active not in DOWN}
+        left_over = {unit for unit in self.without_instance(instances) if self.files[unit]}
+        workers = {i.unit for i in instances if i.role != "router"}
+        return Serving(tuple(sorted(running | left_over)), bool(left_over) and not running & workers)
+
+
+def read_units(sections: Mapping[str, Answer], instances: tuple[Instance, ...], target: str) -> FoundUnits:
+    """From the fact Units. A fingerprint that cannot be read counts as none. Raises PlanError for a cut answer."""
+
+    def text(name: str) -> str:
+        if name not in sections:
+            raise PlanError(f"systemd's answer is cut short: it holds no {name!r}; run again")
+        return sections[name].text
+
+    def shown_of(unit: str) -> dict[str, str]:
+        return {key: value for key, _, value in (line.partition("=") for line in text(unit).splitlines())}
+
+    found = {}
+    for instance in instances:
+        shown = shown_of(instance.unit)
+        if shown.get("LoadState") != "loaded":
+            found[instance.name] = ABSENT
+            continue
+        found[instance.name] = Running(
+            active=shown.get("ActiveState", "inactive"),
+            sub=shown.get("SubState", "dead"),
+            enabled=shown.get("UnitFileState") == "enabled",
+            stale=shown.get("NeedDaemonReload") == "yes",
+            pid=int(shown.get("MainPID") or 0),
+            fingerprint=_fingerprint(text(f"{instance.unit} fingerprint")),
+            gate=_object(text(f"{instance.unit} gate")),
+        )
+    files = {unit: state not in DOWN for unit, state in (line.split() for line in text("files").splitlines())}
+    return FoundUnits(found, files, shown_of(target).get("UnitFileState") == "enabled")
+
+
+def reason_to_restart(wanted: Fingerprint, found: Running) -> str | None:
+    """Why a server must be (re)started, or None where it runs what is wanted."""
+    if found.sub.startswith("auto-restart"):
+        return "restarts, it keeps failing"
+    if found.active not in ("active", "activating"):
+        return f"starts, it is {found.active}"
+    if found.fingerprint is None:
+        return "restarts, it left no fingerprint of what it runs"
+    changed = [PART_NAMES[part] for part in PARTS if getattr(wanted, part) != getattr(found.fingerprint, part)]
+    return f"restarts, it was started with another {' and '.join(changed)}" if changed else None
+
+
+def restarts(
+    instances: tuple[Instance, ...],
+    wanted: Mapping[str, Fingerprint],
+    found: Mapping[str, Running],
+    settings: Settings,
+) -> dict[str, str]:
+    """Instance name -> why it restarts. With restart_scope "pair" prefill and decode of a host go together; a lone
+    decode server always takes prefill along."""
+    reasons = {}
+    for instance in instances:
+        reason = reason_to_restart(wanted[instance.name], found[instance.name])
+        if reason:
+            reasons[instance.name] = reason
+    workers = [instance.name for instance in instances if instance.role != "router"]
+    cause = next((name for name in workers if name in reasons), None)
+    if cause and settings.restart_scope == "pair" and settings.layout == "pd":
+        for name in workers:
+            reasons.setdefault(name, f"restarts with {cause}: a half-replaced pair can stall")
+    decode = lone_decode(instances)
+    if decode and decode.name in reasons:
+        for instance in instances:
+            if instance.role == "prefill":
+                reasons.setdefault(instance.name, f"restarts with {decode.name}: it holds that one's KV cache mapped")
+    if settings.reprove:
+        for instance in instances:
+            reasons.setdefault(instance.name, "starts again, it was drained for the proof")
+    return reasons
+
+
+def waiting(instances: tuple[Instance, ...], found: Mapping[str, Running]) -> list[str]:
+    """Instances whose gate has not passed yet, although nothing has to restart them."""
+    return [instance.name for instance in instances if found[instance.name].active == "activating"]
+
+
+def _fingerprint(text: str) -> Fingerprint | None:
+    left = _object(text)
+    if not all(part in left for part in PARTS):
+        return None
+    return Fingerprint(**{part: left[part] for part in PARTS})
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,129 @@
+"""What settings, release and model must have in common: checked before the first command on a host."""
+
+from __future__ import annotations
+
+from tasks.plan.checks import CHECKS
+from tasks.plan.errors import PlanError, nearest
+from tasks.plan.model.profile import ModelProfile
+from tasks.plan.proof import judgement as proof
+from tasks.plan.release.manifest import SERVED_SINCE, Manifest, unknown_arguments
+from tasks.plan.service.instances import ports_of, router_ports
+from tasks.plan.service.placement import name_of
+from tasks.plan.settings.settings import Settings
+
+LONG_CONTEXT = 8192  # tokens, above which an indexer that walks the whole maximum is slow
+
+
+def check(settings: Settings, manifest: Manifest, accepted: frozenset[str], profile: ModelProfile) -> None:
+    """Raises PlanError with one line for each rule that is broken.
+
+    accepted: the long options that the release's server knows.
+    """
+    lines = []
+    for role in settings.roles:
+        parallel = settings.of_role(role, "tensor_parallel")
+        if profile.heads % parallel:
+            lines.append(
+                f"setting {role}_tensor_parallel = {parallel} does not divide the {profile.heads} attention heads of "
+                f"{profile.name}: use {_shares(profile)}"
+            )
+        elif not _shares_kv(profile, parallel):
+            lines.append(
+                f"setting {role}_tensor_parallel = {parallel} neither divides the {profile.kv_heads} KV heads of "
+                f"{profile.name} nor is a multiple of them: use {_shares(profile)}"
+            )
+    if settings.context_length > profile.maximum_context:
+        lines.append(
+            f"setting context_length = {settings.context_length}: {profile.name} ends at {profile.maximum_context}"
+        )
+    most = manifest.chunked_prefill_maximum  # upstream's sparse kernel is unguarded above it
+    chunked = f"{settings.roles[0]}_chunked_prefill"
+    if most is not None and getattr(settings, chunked) > most:
+        lines.append(
+            f"setting {chunked} = {getattr(settings, chunked)}: SGLang {manifest.sglang} "
+            f"crashes above {most} tokens in its sparse kernel; set at most {most}"
+        )
+    lines += _not_served(settings, manifest, profile)
+    lines += _port_clashes(settings)
+    lines += _silenced(settings)
+    for name in (f"{role}_arguments" for role in settings.roles):
+        lines += unknown_arguments(manifest, accepted, getattr(settings, name), name)
+    if lines:
+        raise PlanError(*lines)
+
+
+def cautions(settings: Settings, manifest: Manifest) -> list[str]:
+    """What is allowed but deserves a warning, one line each."""
+    if manifest.indexer_walks_whole_context and settings.context_length > LONG_CONTEXT:
+        return [
+            f"context_length = {settings.context_length}: the indexer of SGLang {manifest.sglang} walks "
+            f"the whole maximum at every token; above {LONG_CONTEXT} that is slow, a later release or a patch mends it"
+        ]
+    return []
+
+
+def _not_served(settings: Settings, manifest: Manifest, profile: ModelProfile) -> list[str]:
+    """Settings that this release or model cannot serve, with the SGLang that can."""
+    lines = []
+    for name, since in SERVED_SINCE.items():
+        if getattr(settings, name) and manifest.device == "cpu":
+            lines.append(f"setting {name} = True: release {manifest.name} serves no GPU, it needs one")
+        elif getattr(settings, name) and name not in manifest.serves:
+            lines.append(
+                f"setting {name} = True: SGLang {manifest.sglang} cannot serve it, {since} was the first that can; "
+                "set it to False, or release to a later one"
+            )
+    if settings.speculative and profile.speculative_algorithm is None:
+        lines.append(f"setting speculative = True: model {profile.name} carries no draft; set it to False")
+    if settings.router not in manifest.routers:
+        lines.append(
+            f"setting router = {settings.router!r}: release {manifest.name} has locks for "
+            f"{' and '.join(manifest.routers)}"
+        )
+    return lines
+
+
+def _silenced(settings: Settings) -> list[str]:
+    """Checks that cannot be silenced, or not so."""
+    lines, known = [], [*CHECKS, *proof.IDS]
+    for check, reason in settings.silenced_checks.items():
+        if check not in known:
+            lines.append(f"setting silenced_checks names no check {check!r}.{nearest(check, known)}")
+        elif check in CHECKS and CHECKS[check].of_plan:
+            lines.append(f"setting silenced_checks: no plan can be made where {check} fails, it cannot be silenced")
+        elif not reason.strip():
+            lines.append(f"setting silenced_checks[{check!r}] gives no reason: say why it is accepted on this host")
+    return lines
+
+
+def _port_clashes(settings: Settings) -> list[str]:
+    """Ports of one host that two servers would take, or that do not exist."""
+    wanted = [
+        (name_of(settings, role, number), setting, port)
+        for role in settings.roles
+        for number in range(settings.instances(role))
+        for setting, port in ports_of(settings, role, number).items()
+    ]
+    wanted += [("router", setting, port) for setting, port in router_ports(settings).items()]
+    taken: dict[int, tuple[str, str]] = {}
+    lines = []
+    for name, setting, port in wanted:
+        if port > 65535:
+            lines.append(f"{name} would take port {port} ({setting}): ports end at 65535")
+        elif port in taken:
+            other, named = taken[port]
+            lines.append(f"port {port} is asked for twice: by {other} ({named}) and by {name} ({setting})")
+        else:
+            taken[port] = (name, setting)
+    return lines
+
+
+def _shares_kv(profile: ModelProfile, parallel: int) -> bool:
+    """Ranks share out the KV heads, or each head goes to as many ranks (SGLang asserts it when it loads the model)."""
+    return profile.kv_heads % parallel == 0 or parallel % profile.kv_heads == 0
+
+
+def _shares(profile: ModelProfile) -> str:
+    """What tensor_parallel can be, up to 16."""
+    every = range(1, min(profile.heads, 16) + 1)
+    return ", ".join(str(n) for n in every if profile.heads % n == 0 and _shares_kv(profile, n))

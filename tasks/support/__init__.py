@@ -1,0 +1,1 @@
+"""What phases share: the catalogue, templates, reports, refusals, the barrier between phases."""

@@ -1,0 +1,98 @@
+"""Templates of templates/ filled from the plan."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from tasks.plan.bench import figures as bench
+from tasks.plan.bench import page as bench_page
+from tasks.plan.files import WantedFile
+from tasks.plan.host.paths import SYSCTL, UNITS
+from tasks.plan.plan import Plan
+from tasks.plan.report import page
+from tasks.plan.service.instances import Instance, lone_decode
+from tasks.plan.service.restarts import Fingerprint
+from tasks.support.catalogue import ROOT
+
+_templates = Environment(
+    loader=FileSystemLoader(ROOT / "templates"),
+    undefined=StrictUndefined,
+    keep_trailing_newline=True,
+    autoescape=lambda name: bool(name and name.endswith(".html.j2")),
+)
+_templates.filters["shell"] = shlex.quote
+
+
+@dataclass(frozen=True)
+class InstanceFiles:
+    """The files that one instance is started from."""
+
+    script: WantedFile
+    environment: WantedFile
+    unit: WantedFile
+    fingerprint: Fingerprint
+
+    @property
+    def all(self) -> tuple[WantedFile, ...]:
+        return (self.script, self.environment, self.unit)
+
+
+def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
+    paths, user = plan.paths, plan.settings.service_user
+    secret = api_key(plan) if instance.role == "router" else None
+    values = {
+        "instance": instance,
+        "paths": paths,
+        "settings": plan.settings,
+        "user": user,
+        "workers": plan.workers,
+        "target": plan.target,
+        "script": paths.script(instance.name),
+        "environment": paths.environment(instance.name),
+        "unit": paths.unit(instance.name),
+        "run": paths.run(instance.name),
+        "secret": secret.path if secret else None,
+        "patches": plan.patch_notes,
+        "decode": lone_decode(plan.instances) if instance.role == "prefill" else None,
+        "gpus": plan.gpus_freed_before(instance),
+    }
+    script = WantedFile(paths.script(instance.name), _render("launch.sh.j2", values), "755", "root", user)
+    environment = WantedFile(paths.environment(instance.name), _render("instance.env.j2", values), "640", "root", user)
+    kind = "router" if instance.role == "router" else "worker"
+    unit = WantedFile(paths.unit(instance.name), _render(f"{kind}.service.j2", values))
+    return InstanceFiles(script, environment, unit, plan.fingerprint(script, environment, unit, secret))
+
+
+def api_key(plan: Plan) -> WantedFile | None:
+    """The environment file that holds the key clients must send, where one is asked for."""
+    if plan.api_key is None:
+        return None
+    content = f"PD_API_KEY={shlex.quote(plan.api_key)}\n".encode()
+    return WantedFile(plan.paths.secret, content, "640", "root", plan.settings.service_user, secret=True)
+
+
+def target(plan: Plan) -> WantedFile:
+    return WantedFile(f"{UNITS}/{plan.target}", _render("target.j2", {"instances": plan.instances}))
+
+
+def sysctl(plan: Plan) -> WantedFile:
+    return WantedFile(SYSCTL, _render("sysctl.conf.j2", {"kernel_settings": plan.kernel_settings}))
+
+
+def report(data: Mapping[str, Any]) -> bytes:
+    """The page of a host, of tasks.plan.report.data.build's data."""
+    return _render("report.html.j2", page.view(dict(data)))
+
+
+def serving(comparison: bench.Comparison) -> bytes:
+    """The page of a host's benchmark."""
+    return _render("serving.html.j2", bench_page.view(comparison))
+
+
+def _render(name: str, values: dict[str, object]) -> bytes:
+    return _templates.get_template(name).render(values).encode()

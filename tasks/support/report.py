@@ -1,0 +1,52 @@
+"""The report of a host, a page and its data, written on the machine that runs pyinfra."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+from pyinfra import host
+
+from tasks.plan.findings import Finding
+from tasks.plan.plan import Plan
+from tasks.plan.report import data as report
+from tasks.support import render
+
+
+def write(
+    host_name: str, plan: Plan | None, findings: Iterable[Finding], proof: Mapping[str, Any] | None, state: str
+) -> Path | None:
+    """HOST.html and HOST.json in the folder of the setting report_dir. Returns the page, None where none is wanted.
+
+    plan: None where the host was refused before there was one. proof, state: as for tasks.plan.report.data.build.
+    """
+    folder = plan.settings.report_dir if plan else host.data.get("report_dir")
+    if not isinstance(folder, str) or not folder:  # settings that were refused may hold anything
+        return None
+    data = report.build(host_name, plan, findings, proof, state, datetime.now(UTC))
+    name = file_stem(host_name)
+    page = Path(folder) / f"{name}.html"
+    replace(page.with_name(f"{name}.json"), (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode())
+    replace(page, render.report(data))
+    return page
+
+
+def file_stem(host_name: str) -> str:
+    """A host's name as that of a file, whatever it holds."""
+    return re.sub(r"[^A-Za-z0-9._-]|^\.", "_", host_name)
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Written whole or not at all: a reader never sees half a report."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        file.write(content)
+    temporary = Path(file.name)
+    temporary.chmod(0o644)
+    os.replace(temporary, path)  # noqa: PTH105

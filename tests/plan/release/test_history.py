@@ -1,0 +1,140 @@
+"""Releases that a host keeps: where a rollback goes, what a pin holds, what may be removed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tasks.plan.errors import PlanError
+from tasks.plan.findings import Level
+from tasks.plan.host.answers import Answer
+from tasks.plan.release import history as kept
+from tasks.plan.release.history import Description, Kept, Pin
+from tasks.support import catalogue
+from tests.plan.builders import TWO_SOCKETS, hardware, plan, release, settings
+from tests.plan.judging import finding
+
+PIN = Pin(release="a", instead_of="b", by="ann@desk", at="2026-11-30T08:00:00Z", why="")
+PIN_PATH = "/etc/sglang-pd/pin.json"
+
+
+def sections(**changes: str) -> dict[str, Answer]:
+    texts = {
+        "current": "/opt/sglang-pd/releases/b",
+        "previous": "/opt/sglang-pd/releases/a",
+        "built": "a\nb",
+        "served": "a\nb",
+        "hidden": ".pd-build.lock\n.c.building\n.d.removing",
+        "pin": "",
+    }
+    return {name: Answer(0, text) for name, text in {**texts, **changes}.items()}
+
+
+def test_what_a_host_keeps_is_read() -> None:
+    found = kept.read(sections(pin=PIN.model_dump_json()), PIN_PATH, unpin=False)
+    assert (found.current, found.previous, found.built) == ("b", "a", ("a", "b"))
+    assert found.served == {"a", "b"}
+    assert found.leftovers == (".c.building", ".d.removing"), "the lock of builds is no leftover"
+    assert found.pin == PIN
+
+
+def test_a_bare_host_keeps_nothing() -> None:
+    empty = dict.fromkeys(("current", "previous", "built", "served", "hidden", "pin"), Answer(0, ""))
+    assert kept.read(empty, PIN_PATH, unpin=False) == Kept()
+
+
+def test_an_answer_that_is_cut_short_is_one_line() -> None:
+    cut = sections()
+    del cut["pin"]
+    with pytest.raises(PlanError, match="cut short: it holds no 'pin'; run again"):
+        kept.read(cut, PIN_PATH, unpin=False)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"release": "a"}'])
+def test_a_pin_that_cannot_be_read_stops_the_run_until_it_is_taken_away(text: str) -> None:
+    with pytest.raises(PlanError, match=r"pin\.json is no pin that can be read: `--data unpin=True` takes it away"):
+        kept.read(sections(pin=text), PIN_PATH, unpin=False)
+    assert kept.read(sections(pin=text), PIN_PATH, unpin=True).pin is None
+
+
+@pytest.mark.parametrize(
+    ("found", "rollback", "goes_to"),
+    [
+        (Kept("b", "a"), False, ""),
+        (Kept("b", "a"), True, "a"),
+        (Kept("a", "b", pin=PIN), False, "a"),
+        (Kept("a", "b", pin=PIN), True, "a"),  # not further back, and not forward again
+        (Kept("b", "b", pin=PIN), False, "a"),  # broken off between pin and link
+    ],
+)
+def test_where_a_run_goes(found: Kept, rollback: bool, goes_to: str) -> None:
+    assert kept.goal(found, rollback) == goes_to
+
+
+@pytest.mark.parametrize("found", [Kept(), Kept("b", "", ("b",)), Kept("b", "b", ("b",))])
+def test_nothing_to_go_back_to_is_one_line(found: Kept) -> None:
+    with pytest.raises(PlanError, match="no other release has served here before"):
+        kept.goal(found, rollback=True)
+
+
+def test_only_a_release_that_served_becomes_the_previous_one() -> None:
+    assert Kept("b", "a", served=frozenset("ab")).previous_once("c") == "b"
+    assert Kept("b", "a", served=frozenset("a")).previous_once("c") == "a", "b never gave a right answer"
+    assert Kept("b", "a", served=frozenset("ab")).previous_once("b") == "a", "nothing moves"
+
+
+def test_two_releases_stay_and_older_ones_go() -> None:
+    host = Kept("b", "a", built=("a", "b", "c", "x"), served=frozenset("ab"))
+    assert host.superseded("c", None) == ("a", "x")
+    assert host.superseded("b", None) == ("c", "x")
+    assert Kept("b", "a", ("a", "b", "c"), frozenset("a")).superseded("c", None) == ("b",)
+
+
+def test_what_a_pin_is_there_instead_of_stays_too() -> None:
+    never_served = Kept("b", "a", built=("a", "b", "x"), served=frozenset("a"))
+    assert never_served.superseded("a", PIN) == ("x",)
+
+
+def test_a_description_brings_back_the_same_release() -> None:
+    manifest = catalogue.manifest("sglang-0.5.20-cpu")
+    described = catalogue.described(manifest, "3.11", "cpu", "smg")
+    assert described.release.patches, "patches with their bytes are part of it"
+    text = described.to_json().decode()
+    read = kept.read_description(text, described.release.id, "FILE")
+    assert read == described
+    assert read.release.id == described.release.id
+    assert read.to_json().decode() == text
+
+
+@pytest.mark.parametrize("damage", [lambda text: "", lambda text: text[: len(text) // 2], lambda text: "{}"])
+def test_a_description_that_is_missing_or_cut_is_one_line(damage: object) -> None:
+    described = Description(release(), ("--tp",))
+    with pytest.raises(PlanError, match=r"FILE, which describes release .*: it cannot be gone back to"):
+        kept.read_description(damage(described.to_json().decode()), described.release.id, "FILE")  # type: ignore[operator]
+
+
+def test_a_description_that_was_changed_is_not_taken() -> None:
+    described = Description(release(), ("--tp",))
+    changed = json.loads(described.to_json())
+    changed["release"]["lock"] += "other==1\n"
+    with pytest.raises(PlanError, match="it was changed; use --data unpin=True"):
+        kept.read_description(json.dumps(changed), described.release.id, "FILE")
+
+
+def test_a_pin_says_who_when_and_why() -> None:
+    assert PIN.told == "pinned to a by ann@desk at 2026-11-30T08:00:00Z"
+    assert PIN.model_copy(update={"why": "TPOT doubled"}).told.endswith("08:00:00Z (TPOT doubled)")
+
+
+def test_a_pin_is_a_warning_that_says_how_to_go_on() -> None:
+    made = plan(settings(), hardware(TWO_SOCKETS))
+    assert finding("release/pin/none", made=made).level is Level.HEALTHY
+    said = finding("release/pin/none", made=replace(made, pin=PIN, asked=made.release))
+    assert said.level is Level.WARNING
+    assert (
+        PIN.told in said.line
+        and f"the settings ask for {made.release.id}" in said.line
+        and "--data unpin=True" in said.advice
+    )

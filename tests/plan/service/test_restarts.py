@@ -1,0 +1,283 @@
+"""Wanted, on disk, running: what must restart, and why."""
+
+import dataclasses
+import json
+
+import pytest
+
+from tasks.plan.errors import PlanError
+from tasks.plan.host.answers import Answer
+from tasks.plan.service.instances import Instance
+from tasks.plan.service.restarts import (
+    ABSENT,
+    Fingerprint,
+    Running,
+    Serving,
+    read_units,
+    reason_to_restart,
+    restarts,
+    waiting,
+)
+from tests.plan.builders import TWO_SOCKETS, hardware, servers, settings
+
+TARGET = "sglang-pd.target"
+WANTED = Fingerprint("s", "e", "u", None, "release-1")
+UP = Running("active", "running", enabled=True, stale=False, pid=7, fingerprint=WANTED, gate={"state": "ready"})
+INSTANCES = servers(settings(), hardware(TWO_SOCKETS))
+NAMES = [instance.name for instance in INSTANCES]
+
+
+# ---- one server
+
+
+def test_nothing_restarts_what_runs_as_wanted() -> None:
+    assert reason_to_restart(WANTED, UP) is None
+
+
+def test_a_gate_that_is_still_open_is_no_reason() -> None:
+    assert reason_to_restart(WANTED, dataclasses.replace(UP, active="activating", sub="start-post")) is None
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "named"),
+    [
+        ("script", "other", "launch script"),
+        ("environment", "other", "environment file"),
+        ("unit", "other", "unit file"),
+        ("secret", "other", "API key"),
+        ("release", "release-2", "release"),
+    ],
+)
+def test_the_part_that_differs_is_named(part: str, value: str, named: str) -> None:
+    left = dataclasses.replace(WANTED, **{part: value})
+    reason = reason_to_restart(WANTED, dataclasses.replace(UP, fingerprint=left))
+    assert reason is not None
+    assert reason.endswith(f"started with another {named}")
+
+
+def test_all_parts_that_differ_are_named() -> None:
+    left = dataclasses.replace(WANTED, script="other", release="release-2")
+    reason = reason_to_restart(WANTED, dataclasses.replace(UP, fingerprint=left))
+    assert reason is not None
+    assert reason.endswith("started with another launch script and release")
+
+
+@pytest.mark.parametrize("active", ["inactive", "failed", "deactivating"])
+def test_a_server_that_is_down(active: str) -> None:
+    assert f"it is {active}" in str(reason_to_restart(WANTED, dataclasses.replace(UP, active=active, sub="dead")))
+
+
+@pytest.mark.parametrize("sub", ["auto-restart", "auto-restart-queued"])
+def test_a_server_that_systemd_keeps_restarting(sub: str) -> None:
+    looping = dataclasses.replace(UP, active="activating", sub=sub)
+    assert "it keeps failing" in str(reason_to_restart(WANTED, looping))
+
+
+def test_a_server_without_a_fingerprint() -> None:
+    assert "no fingerprint" in str(reason_to_restart(WANTED, dataclasses.replace(UP, fingerprint=None)))
+
+
+# ---- all servers
+
+
+def found(**changes: Running) -> dict[str, Running]:
+    return {**dict.fromkeys(NAMES, UP), **changes}
+
+
+def restarted(scope: str = "pair", **changes: Running) -> dict[str, str]:
+    wanted = dict.fromkeys(NAMES, WANTED)
+    return restarts(INSTANCES, wanted, found(**changes), settings(restart_scope=scope))
+
+
+OTHER_SCRIPT = dataclasses.replace(UP, fingerprint=dataclasses.replace(WANTED, script="other"))
+
+
+def test_no_reason_no_restart() -> None:
+    assert restarted() == {}
+
+
+@pytest.mark.parametrize(("changed", "other"), [("decode", "prefill"), ("prefill", "decode")])
+def test_the_pair_restarts_together_and_the_router_does_not(changed: str, other: str) -> None:
+    reasons = restarted(**{changed: OTHER_SCRIPT})
+    assert set(reasons) == {changed, other}
+    assert "launch script" in reasons[changed]
+    assert changed in reasons[other]
+
+
+def test_with_scope_changed_only_that_one() -> None:
+    assert list(restarted("changed", prefill=OTHER_SCRIPT)) == ["prefill"]
+
+
+def test_a_lone_decode_server_always_takes_prefill_along() -> None:
+    reasons = restarted("changed", decode=OTHER_SCRIPT)
+    assert set(reasons) == {"prefill", "decode"}
+    assert reasons["prefill"] == "restarts with decode: it holds that one's KV cache mapped"
+
+
+def test_one_decode_server_of_several_does_not() -> None:
+    many = servers(
+        settings(decode_instances=2, prefill_tensor_parallel=2, decode_tensor_parallel=2), hardware(TWO_SOCKETS)
+    )
+    names = [instance.name for instance in many]
+    state = {**dict.fromkeys(names, UP), "decode-1": OTHER_SCRIPT}
+    reasons = restarts(many, dict.fromkeys(names, WANTED), state, settings(restart_scope="changed"))
+    assert set(reasons) == {"decode-1"}
+
+
+@pytest.mark.parametrize("scope", ["pair", "changed"])
+def test_the_router_restarts_alone(scope: str) -> None:
+    assert list(restarted(scope, router=OTHER_SCRIPT)) == ["router"]
+
+
+def test_each_keeps_its_own_reason() -> None:
+    reasons = restarted(prefill=ABSENT, decode=OTHER_SCRIPT)
+    assert "inactive" in reasons["prefill"]
+    assert "launch script" in reasons["decode"]
+
+
+def test_every_worker_of_the_host_belongs_to_the_pair() -> None:
+    many = servers(
+        settings(prefill_instances=2, prefill_tensor_parallel=2, decode_tensor_parallel=2), hardware(TWO_SOCKETS)
+    )
+    names = [instance.name for instance in many]
+    state = {**dict.fromkeys(names, UP), "prefill-1": OTHER_SCRIPT}
+    reasons = restarts(many, dict.fromkeys(names, WANTED), state, settings())
+    assert set(reasons) == {"prefill-0", "prefill-1", "decode"}
+
+
+def test_a_bare_host_starts_everything() -> None:
+    reasons = restarted(**dict.fromkeys(NAMES, ABSENT))
+    assert list(reasons) == NAMES
+    assert all("inactive" in reason for reason in reasons.values())
+
+
+def test_those_whose_gate_is_open_are_waited_for() -> None:
+    opening = dataclasses.replace(UP, active="activating", sub="start-post")
+    assert waiting(INSTANCES, found(decode=opening)) == ["decode"]
+    assert waiting(INSTANCES, found()) == []
+
+
+# ---- the host's answer
+
+
+def shown(**changes: str) -> Answer:
+    properties = {
+        "LoadState": "loaded", "ActiveState": "active", "SubState": "running", "UnitFileState": "enabled",
+        "MainPID": "42", "NeedDaemonReload": "no",
+    }  # fmt: skip
+    return Answer(0, "\n".join(f"{key}={value}" for key, value in {**properties, **changes}.items()))
+
+
+FINGERPRINT = {"script": "s", "environment": "e", "unit": "u", "secret": None, "release": "release-1"}
+LEFT = Answer(0, json.dumps({**FINGERPRINT, "instance": "prefill", "pid": 42, "started": 1.0}))
+
+
+def sections(instances: tuple[Instance, ...] = INSTANCES, **changes: Answer) -> dict[str, Answer]:
+    texts = {"files": Answer(0, "\n".join(f"{instance.unit} active" for instance in instances)), TARGET: shown()}
+    for instance in instances:
+        texts[instance.unit] = shown()
+        texts[f"{instance.unit} fingerprint"] = LEFT
+        texts[f"{instance.unit} gate"] = Answer(0, '{"state": "ready"}')
+    return {**texts, **changes}
+
+
+PREFILL = "sglang-pd-prefill.service"
+
+
+def test_units_that_run_as_wanted() -> None:
+    units = read_units(sections(), INSTANCES, TARGET)
+    assert units.instances["prefill"] == dataclasses.replace(UP, pid=42)
+    assert units.target_enabled
+    assert not units.stale
+    assert units.without_instance(INSTANCES) == []
+
+
+def test_a_host_without_units() -> None:
+    texts = sections((), **{TARGET: shown(LoadState="not-found", UnitFileState="")})
+    for instance in INSTANCES:
+        texts[instance.unit] = shown(LoadState="not-found", ActiveState="inactive", UnitFileState="", MainPID="0")
+    units = read_units(texts, INSTANCES, TARGET)
+    assert list(units.instances.values()) == [ABSENT] * 3
+    assert not units.target_enabled
+
+
+WITHOUT_RELEASE = json.dumps({part: value for part, value in FINGERPRINT.items() if part != "release"})
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "not json", '{"script": "s"}', WITHOUT_RELEASE])
+def test_a_broken_fingerprint_counts_as_none(text: str) -> None:
+    units = read_units(sections(**{f"{PREFILL} fingerprint": Answer(0, text)}), INSTANCES, TARGET)
+    assert units.instances["prefill"].fingerprint is None
+    assert "no fingerprint" in str(reason_to_restart(WANTED, units.instances["prefill"]))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '"waiting"'])
+def test_a_broken_gate_status_is_an_empty_one(text: str) -> None:
+    units = read_units(sections(**{f"{PREFILL} gate": Answer(0, text)}), INSTANCES, TARGET)
+    assert units.instances["prefill"].gate == {}
+
+
+def test_a_unit_file_that_systemd_has_not_read() -> None:
+    assert read_units(sections(**{PREFILL: shown(NeedDaemonReload="yes")}), INSTANCES, TARGET).stale
+
+
+@pytest.mark.parametrize("state", ["disabled", "static", "masked", ""])
+def test_a_unit_that_is_not_enabled(state: str) -> None:
+    units = read_units(sections(**{PREFILL: shown(UnitFileState=state)}), INSTANCES, TARGET)
+    assert not units.instances["prefill"].enabled
+
+
+def test_units_of_an_earlier_plan() -> None:
+    lying = Answer(
+        0, "sglang-pd-prefill.service active\nsglang-pd-prefill-1.service failed\nsglang-pd-decode.service active"
+    )
+    units = read_units(sections(files=lying), INSTANCES, TARGET)
+    assert units.without_instance(INSTANCES) == ["sglang-pd-prefill-1.service"]
+
+
+# ---- what runs before a run changes anything
+
+SINGLE = servers(settings(layout="single"), hardware(TWO_SOCKETS))
+DOWN = shown(ActiveState="inactive", MainPID="0")
+PAIR_UP = "sglang-pd-prefill.service active\nsglang-pd-decode.service activating\nsglang-pd-router.service active"
+
+
+def test_the_units_of_the_plan_that_run() -> None:
+    units = read_units(sections(**{PREFILL: DOWN}), INSTANCES, TARGET)
+    assert units.serving(INSTANCES) == Serving(("sglang-pd-decode.service", "sglang-pd-router.service"), False)
+
+
+def test_workers_of_another_layout_are_replaced_as_a_whole() -> None:
+    texts = sections(SINGLE, files=Answer(0, PAIR_UP), **{SINGLE[0].unit: DOWN})
+    serving = read_units(texts, SINGLE, TARGET).serving(SINGLE)
+    assert serving.replaced
+    assert serving.units == ("sglang-pd-decode.service", "sglang-pd-prefill.service", "sglang-pd-router.service")
+
+
+def test_a_worker_that_stays_is_not_ended_for_a_proof() -> None:
+    texts = sections(SINGLE, files=Answer(0, PAIR_UP))
+    assert not read_units(texts, SINGLE, TARGET).serving(SINGLE).replaced
+
+
+def test_what_ended_already_replaces_nothing() -> None:
+    texts = sections(SINGLE, files=Answer(0, f"{PREFILL} failed"), **{i.unit: DOWN for i in SINGLE})
+    assert read_units(texts, SINGLE, TARGET).serving(SINGLE) == Serving((), False)
+
+
+@pytest.mark.parametrize("layout", ["single", "data_parallel"])
+def test_whole_servers_restart_one_by_one(layout: str) -> None:
+    wanted = settings(layout=layout, server_tensor_parallel=2)
+    many = servers(wanted, hardware(TWO_SOCKETS))
+    names = [instance.name for instance in many]
+    state = {**dict.fromkeys(names, UP), names[0]: OTHER_SCRIPT}
+    assert list(restarts(many, dict.fromkeys(names, WANTED), state, wanted)) == [names[0]]
+
+
+@pytest.mark.parametrize("missing", sorted(sections()))
+def test_an_answer_cut_short_is_one_clear_line(missing: str) -> None:
+    texts = sections()
+    del texts[missing]
+    with pytest.raises(PlanError) as error:
+        read_units(texts, INSTANCES, TARGET)
+    (line,) = error.value.lines
+    assert f"holds no {missing!r}" in line

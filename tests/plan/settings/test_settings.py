@@ -1,0 +1,223 @@
+"""group_data becomes one typed object, or one clear line a fault."""
+
+import pytest
+from pyinfra.api.arguments import all_argument_meta
+from pyinfra.connectors.chroot import ChrootConnector
+from pyinfra.connectors.docker import DockerConnector
+from pyinfra.connectors.fake import FakeConnector
+from pyinfra.connectors.ssh import SSHConnector
+
+from tasks.plan.errors import PlanError
+from tasks.plan.settings.settings import load
+from tests.plan.builders import defaults, settings
+
+CONNECTORS = (ChrootConnector, DockerConnector, FakeConnector, SSHConnector)
+PYINFRA_KEYS = sorted(
+    {name for name in all_argument_meta if name.startswith("_")}
+    | {name for connector in CONNECTORS for name in connector.data_meta}
+)
+
+
+def faults(**changes: object) -> tuple[str, ...]:
+    """The lines that a user sees for all.py with these changes."""
+    with pytest.raises(PlanError) as refused:
+        settings(**changes)
+    for line in refused.value.lines:
+        assert "\n" not in line
+        assert "pydantic" not in line.lower()
+    return refused.value.lines
+
+
+def fault(**changes: object) -> str:
+    lines = faults(**changes)
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+def test_the_defaults_are_valid() -> None:
+    assert load(defaults()).release == defaults()["release"]
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("decode_mem_fractoin", "decode_mem_fraction"),
+        ("prefil_port", "prefill_port"),
+        ("context_lenght", "context_length"),
+        ("models_dir", "model_dir"),
+    ],
+)
+def test_an_unknown_setting_is_refused_with_the_nearest_name(given: str, meant: str) -> None:
+    line = fault(**{given: 1})
+    assert f"unknown setting {given}" in line
+    assert f"Did you mean {meant}?" in line
+
+
+def test_an_unknown_setting_like_nothing_known_gets_no_guess() -> None:
+    assert "Did you mean" not in fault(zzzz=1)
+
+
+@pytest.mark.parametrize("key", PYINFRA_KEYS)
+def test_keys_of_pyinfra_are_left_to_it(key: str) -> None:
+    assert settings(**{key: "anything"}) == settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("context_length", "131072"),
+        ("context_length", 131072.0),
+        ("context_length", True),
+        ("context_length", 0),
+        ("prefill_port", "30000"),
+        ("prefill_port", 0),
+        ("prefill_port", 65536),
+        ("decode_mem_fraction", "0.6"),
+        ("decode_mem_fraction", 0.0),
+        ("decode_mem_fraction", 1),
+        ("decode_mem_fraction", True),
+        ("prefill_gpus", []),
+        ("prefill_gpus", 0),
+        ("prefill_gpus", "0,1,2,3"),
+        ("prefill_gpus", [0, 1, 2, "3"]),
+        ("prefill_gpus", [0, 1, 2, -1]),
+        ("decode_numa_node", -1),
+        ("report_dir", ""),
+        ("report_dir", False),
+        ("prefill_cuda_graph", "no"),
+        ("prefill_arguments", "--log-level debug"),
+        ("prefill_environment", ["A=1"]),
+        ("prefill_environment", {"A": 1}),
+        ("prefill_instances", 0),
+        ("transfer_backend", "ucx"),
+        ("router_policy", "fastest"),
+        ("restart_scope", "all"),
+        ("python", "3.10"),
+        ("python", 3),
+        ("root_dir", "opt/sglang-pd"),
+        ("root_dir", "/opt/sglang pd"),
+        ("root_dir", "/opt/sglang-pd/"),
+        ("root_dir", "/opt/$HOME"),
+        ("root_dir", "/opt/{a}"),
+        ("root_dir", "/opt/50%"),
+        ("root_dir", "/opt/a;b"),
+        ("root_dir", "/"),
+        ("service_user", "Service User"),
+        ("model_revision", "main"),
+        ("limit_memlock", "much"),
+        ("release", None),
+        ("package_find_links", "/wheels"),
+        ("worker_ready_limit", 0),
+        ("worker_environment", {"NCCL_DEBUG": "INFO"}),
+        ("router_health_interval", 0.5),
+    ],
+)
+def test_a_wrong_type_or_value_is_one_line_that_names_setting_and_value(name: str, value: object) -> None:
+    line = fault(**{name: value})
+    assert line.startswith(f"setting {name}")
+    assert repr(value) in line
+
+
+def test_a_variable_without_reason_is_refused_by_its_name() -> None:
+    line = fault(worker_environment={"NCCL_DEBUG": {"value": "INFO", "source": "NCCL manual"}})
+    assert "environment['NCCL_DEBUG']['reason']" in line
+
+
+def test_an_empty_reason_is_no_reason() -> None:
+    assert "['reason']" in fault(worker_environment={"NCCL_DEBUG": {"value": "INFO", "reason": "", "source": "manual"}})
+
+
+def test_every_fault_of_a_file_is_told_at_once() -> None:
+    lines = faults(prefill_port="30000", decode_mem_fraction=2.0, unknown_thing=1)
+    assert [line.split()[1] for line in lines if line.startswith("setting")] == ["prefill_port", "decode_mem_fraction"]
+    assert any("unknown_thing" in line for line in lines)
+
+
+def test_a_missing_setting_names_the_file_of_the_defaults() -> None:
+    data = defaults()
+    del data["context_length"]
+    with pytest.raises(PlanError, match=r"setting context_length is missing: group_data/all\.py"):
+        load(data)
+
+
+@pytest.mark.parametrize(("given", "meant"), [(3.11, "3.11"), (3.12, "3.12"), ("3.12", "3.12"), ("auto", "auto")])
+def test_python_from_the_command_line_is_a_float_and_still_a_version(given: object, meant: str) -> None:
+    assert settings(python=given).python == meant
+
+
+@pytest.mark.parametrize("name", ["prefill_mem_fraction", "decode_mem_fraction", "minimum_free_disk_gb"])
+def test_a_whole_number_where_a_fraction_is_asked_for_is_judged_as_a_number(name: str) -> None:
+    if name == "minimum_free_disk_gb":
+        assert settings(**{name: 200}).minimum_free_disk_gb == 200.0
+    else:
+        assert "less than 1" in fault(**{name: 1})
+
+
+def test_of_role_reads_the_setting_of_that_role() -> None:
+    found = settings(prefill_port=1000, decode_port=2000)
+    assert (found.of_role("prefill", "port"), found.of_role("decode", "port")) == (1000, 2000)
+
+
+# ---- contradictions between settings
+
+
+def test_a_wheel_folder_is_the_only_source() -> None:
+    assert settings(package_wheelhouse="/srv/wheels").package_wheelhouse == "/srv/wheels"
+    line = fault(package_wheelhouse="/srv/wheels", package_index="https://a.test/s", package_find_links=["/b"])
+    assert "means that folder alone: leave out package_index and package_find_links" in line
+
+
+def test_gpus_that_do_not_fill_the_servers() -> None:
+    line = fault(prefill_gpus=[0, 1, 2])
+    assert "prefill_gpus names 3 GPUs" in line
+    assert "1 x prefill_tensor_parallel 4 needs 4" in line
+
+
+def test_a_gpu_named_twice() -> None:
+    assert "a GPU is named twice" in fault(decode_gpus=[4, 5, 6, 6])
+
+
+def test_a_gpu_of_both_roles_names_both_settings() -> None:
+    line = fault(prefill_gpus=[0, 1, 2, 3], decode_gpus=[3, 4, 5, 6])
+    assert "prefill_gpus and decode_gpus both name GPU 3" in line
+
+
+@pytest.mark.parametrize("name", ["router_host", "router_metrics_host"])
+def test_beyond_loopback_only_with_a_key(name: str) -> None:
+    line = fault(**{name: "0.0.0.0"})
+    assert f"setting {name} = '0.0.0.0'" in line
+    assert "router_api_key_env" in line
+
+
+def test_beyond_loopback_with_a_key() -> None:
+    assert settings(router_host="0.0.0.0", router_api_key_env="PD_KEY").router_host == "0.0.0.0"
+
+
+@pytest.mark.parametrize("value", ["expandable_segments:True", "max_split_size_mb:64, expandable_segments : true"])
+@pytest.mark.parametrize("scope", ["worker_environment", "prefill_environment", "decode_environment"])
+def test_expandable_segments_with_nixl(scope: str, value: str) -> None:
+    variable: object = {"value": value, "reason": "r", "source": "s"} if scope == "worker_environment" else value
+    line = fault(**{scope: {"PYTORCH_CUDA_ALLOC_CONF": variable}})
+    assert f"setting {scope}['PYTORCH_CUDA_ALLOC_CONF']" in line
+    assert "expandable_segments" in line
+
+
+def test_expandable_segments_without_nixl_are_a_choice() -> None:
+    given = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    assert settings(transfer_backend="mooncake", decode_environment=given).decode_environment == given
+
+
+@pytest.mark.parametrize("name", ["1ST", "A-B", "A B", "A=B", "", "A\n"])
+def test_a_name_that_no_shell_could_hold(name: str) -> None:
+    assert "not a name of an environment variable" in fault(prefill_environment={name: "1"})
+
+
+@pytest.mark.parametrize("value", ["1\n2", "1\n", "1\r2"])
+def test_a_value_with_a_line_break(value: str) -> None:
+    assert "line break" in fault(router_environment={"A": value})
+
+
+@pytest.mark.parametrize("field", ["value", "reason", "source"])
+def test_a_variable_with_a_line_break_anywhere(field: str) -> None:
+    variable = {"value": "1", "reason": "r", "source": "s", field: "one\ntwo"}
+    assert "line break" in fault(worker_environment={"A": variable})

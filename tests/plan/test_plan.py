@@ -1,0 +1,203 @@
+"""What the phases read from a plan: paths, owners, what the on-host tools are told."""
+
+import json
+import re
+import shlex
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tasks.plan.plan import Plan
+from tests.plan.builders import API_KEY, TWO_SOCKETS, hardware, manifest, overlay, plan, profile, release, settings
+
+SHIM = overlay()
+
+
+def made(**changes: object) -> Plan:
+    return plan(settings(**changes), hardware(TWO_SOCKETS))
+
+
+def config(found: Plan) -> dict[str, Any]:
+    return dict(json.loads(found.verify_config.content))
+
+
+def test_every_path_follows_the_settings() -> None:
+    found = made(root_dir="/srv/pd", config_dir="/srv/etc", state_dir="/data/pd")
+    paths = [directory.path for directory in found.directories]
+    assert all(path.startswith(("/srv/pd", "/srv/etc", "/data/pd")) for path in paths)
+    assert found.release_directory == f"/srv/pd/releases/{found.release.id}"
+    assert found.paths.model == "/data/pd/models/some-model"
+
+
+def test_a_folder_comes_after_the_one_that_holds_it() -> None:
+    paths = [directory.path for directory in made().directories]
+    for path in paths:
+        inside = [other for other in paths if other.startswith(f"{path}/")]
+        assert all(paths.index(path) < paths.index(other) for other in inside)
+
+
+def test_only_what_servers_write_belongs_to_them() -> None:
+    found = made(service_user="pd")
+    owners = {directory.path: directory.owner for directory in found.directories}
+    assert {path for path, owner in owners.items() if owner == "pd"} == {
+        "/var/lib/sglang-pd",
+        "/var/lib/sglang-pd/models",
+        "/var/lib/sglang-pd/cache",
+        f"/var/lib/sglang-pd/cache/{found.release.id}",
+    }
+
+
+def test_what_a_server_compiles_serves_its_own_release_only() -> None:
+    variables = [
+        {variable.name: variable.value for variable in found.workers[0].environment}
+        for found in (plan(settings(), hardware(TWO_SOCKETS), release(patches=patches)) for patches in ([], [SHIM]))
+    ]
+    for name in ("XDG_CACHE_HOME", "TRITON_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE"):
+        assert variables[0][name] != variables[1][name]
+    assert variables[0]["HF_HOME"] == variables[1]["HF_HOME"]
+
+
+def test_kernels_are_compiled_ahead_as_the_server_would_look_for_them() -> None:
+    built = release(manifest(jit=["package:gen_norm"]))
+    found = plan(settings(), hardware(TWO_SOCKETS), built)
+    words = found.jit
+    variables = dict(word.split("=", 1) for word in words if re.match(r"[A-Z0-9_]+=", word))
+    assert variables.items() >= {(v.name, v.value) for v in found.workers[0].environment}
+    assert variables["PATH"].startswith(f"{found.release_directory}/env/bin:")
+    assert variables["CUDA_HOME"] == f"{found.release_directory}/env/cuda"
+    assert words[-3:] == ["--python", found.python, "package:gen_norm"]
+    assert made().jit == [], "nothing to compile"
+
+
+@pytest.mark.parametrize(
+    ("changes", "source", "folder", "brought"),
+    [
+        ({}, {"hub": "a/b", "revision": "0" * 40}, "/var/lib/sglang-pd/models/some-model", False),
+        ({}, {"directory": "/models/x"}, "/models/x", True),
+        ({"model_dir": "/models/y"}, {"hub": "a/b", "revision": "0" * 40}, "/models/y", True),
+        ({"model_dir": "/models/y"}, {"directory": "/models/x"}, "/models/y", True),
+        ({}, {"bundled": "small"}, "/var/lib/sglang-pd/models/some-model", False),
+    ],
+)
+def test_where_the_model_lies(changes: dict[str, object], source: dict[str, str], folder: str, brought: bool) -> None:
+    found = plan(settings(**changes), hardware(TWO_SOCKETS), model=profile(source=source))
+    assert (found.paths.model, found.brings_model) == (folder, brought)
+
+
+def test_a_revision_of_the_settings_wins() -> None:
+    assert made().model_revision == "0" * 40
+    assert made(model_revision="1" * 40).model_revision == "1" * 40
+
+
+def test_the_builder_is_told_the_same_identity() -> None:
+    found = plan(settings(), hardware(TWO_SOCKETS), release(patches=[SHIM]))
+    spec = json.loads(found.build_spec.content)
+    assert (spec["id"], spec["python"]) == (found.release.id, "3.11")
+    assert spec["patches"] == {"shim": SHIM.sha256}
+    assert {spec["lock"], spec["router_lock"]} == {file.path for file in found.lock_files}
+    assert found.patches_file is not None and spec["patches_file"] == found.patches_file.path
+    assert json.loads(made().build_spec.content)["patches_file"] is None
+
+
+def test_package_sources_reach_the_builder() -> None:
+    given = {
+        "package_index": "http://mirror/simple",
+        "package_extra_indexes": ["http://mirror/cpu"],
+        "package_find_links": ["/wheels"],
+        "package_certificate": "/etc/ssl/mirror.pem",
+    }
+    spec = json.loads(made(**given).build_spec.content)
+    assert [spec[key] for key in ("index_url", "extra_index_urls", "find_links", "certificate")] == list(given.values())
+
+
+def test_the_installer_of_packages_comes_from_the_same_places() -> None:
+    assert made().uv_sources == ()
+    found = made(
+        package_index="http://mirror/simple", package_extra_indexes=["http://mirror/cpu"],
+        package_find_links=["/a", "/b"], package_certificate="/etc/ssl/mirror.pem",
+    )  # fmt: skip
+    assert found.uv_sources == (
+        "--index-url", "http://mirror/simple", "--extra-index-url", "http://mirror/cpu",
+        "--find-links", "/a", "--find-links", "/b", "--cert", "/etc/ssl/mirror.pem",
+    )  # fmt: skip
+
+
+def test_from_a_wheel_folder_nothing_else_is_asked() -> None:
+    found = made(package_wheelhouse="/srv/wheels")
+    spec = json.loads(found.build_spec.content)
+    assert (spec["find_links"], spec["no_index"], spec["index_url"]) == (["/srv/wheels"], True, None)
+    assert found.uv_sources == ("--isolated", "--no-index", "--find-links", "/srv/wheels")
+    assert json.loads(made().build_spec.content)["no_index"] is False
+    assert {pin.name for pin in found.pins} == {"sglang", "sglang-router", "uv"}
+
+
+def test_a_release_is_probed_in_the_environment_of_its_servers() -> None:
+    found = made()
+    probe, router, variables = (shlex.split(command) for command in found.release_checks)
+    expected = json.loads(probe[probe.index("--expect") + 1])
+    wanted = {variable.name: variable.value for variable in found.workers[0].environment}
+    assert wanted["NCCL_P2P_LEVEL"] == "SYS" and expected["environment"].items() < wanted.items()
+    assert not any(found.paths.cache in value for value in expected["environment"].values()), "root writes no cache"
+    assert expected["folders"] == [wanted["CUDA_HOME"]]
+    assert (expected["torch"], expected["cuda"]) == ("9.1.0", "13.0")
+    assert list(expected["arguments"]) == ["prefill", "decode"]
+    assert expected["arguments"]["decode"][:2] == ["--model-path", found.paths.model]
+    assert expected["gpu_imports"] == ["sgl_kernel"]
+    assert router[2:5] == [f"{found.release_directory}/router", "--module", "sglang_router.launch_router"]
+    assert json.loads(router[6])[:2] == ["--pd-disaggregation", "--prefill"]
+    assert variables[1:] == ["variables", f"{found.release_directory}/env", "SGLANG_HOST_IP"]
+
+
+def test_a_variable_that_a_patch_reads_is_not_looked_for_in_the_source() -> None:
+    patch = overlay("x", environment=["SGLANG_OF_THE_OVERLAY"])
+    wanted = settings(decode_environment={"SGLANG_OF_THE_OVERLAY": "1", "SGLANG_OTHER": "1"})
+    found = plan(wanted, hardware(TWO_SOCKETS), release(patches=[patch]))
+    assert found.judged_variables == ["SGLANG_HOST_IP", "SGLANG_OTHER"]
+
+
+def test_after_a_rollback_the_switch_of_a_patch_may_stay_in_the_settings() -> None:
+    patch = overlay("x", environment=["SGLANG_OF_THE_OVERLAY"])
+    wanted = settings(decode_environment={"SGLANG_OF_THE_OVERLAY": "1", "SGLANG_OTHER": "1"})
+    found = plan(wanted, hardware(TWO_SOCKETS), release())
+    assert "SGLANG_OF_THE_OVERLAY" in found.judged_variables
+    back = replace(found, asked=release(patches=[patch]))
+    assert back.judged_variables == ["SGLANG_HOST_IP", "SGLANG_OTHER"]
+
+
+def test_a_cuda_build_of_torch_may_serve_a_release_for_the_cpu() -> None:
+    cpu = manifest(device="cpu", cuda=None)
+    for lock, judged in (("torch==9.1.0+cpu --hash=x\n", True), ("torch==9.1.0 --hash=x\n", False)):
+        probe = plan(settings(), hardware(TWO_SOCKETS), release(cpu, lock=lock)).release_checks[0]
+        expected = json.loads(shlex.split(probe)[-1])
+        assert ("cuda" in expected) is judged
+        assert "gpu_imports" not in expected
+
+
+def test_the_questions_go_through_the_router() -> None:
+    found = config(made(router_port=9000))
+    assert found["url"] == "http://127.0.0.1:9000"
+    assert found["model"] == "some"
+    assert found["api_key_file"] is None
+    assert [golden["expect"] for golden in found["golden"]] == ["391"]
+
+
+def test_the_counters_of_every_worker_are_asked_for() -> None:
+    several = made(prefill_instances=2, prefill_tensor_parallel=2, decode_tensor_parallel=2)
+    first, second, decode = (f"http://127.0.0.1:{port}/metrics" for port in (30000, 30010, 30001))
+    assert config(made())["metrics"] == {"prefill": [first], "decode": [decode]}
+    assert config(several)["metrics"] == {"prefill": [first, second], "decode": [decode]}
+
+
+def test_the_tool_is_told_where_the_key_is_and_not_the_key() -> None:
+    found = plan(settings(router_api_key_env="KEY"), hardware(TWO_SOCKETS), api_key=API_KEY)
+    assert config(found)["api_key_file"] == found.paths.secret
+    assert API_KEY not in found.verify_config.content.decode()
+
+
+def test_a_fingerprint_changes_with_the_key() -> None:
+    found = made()
+    files = (found.verify_config, found.uv_lock, found.build_spec)
+    without = found.fingerprint(*files, None)
+    assert without.secret is None
+    assert found.fingerprint(*files, found.uv_lock) != without

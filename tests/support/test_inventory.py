@@ -1,0 +1,135 @@
+"""Mistakes in the inventory, group_data and the command line, as a user meets them: through pyinfra itself."""
+
+import socket
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import Checkout
+
+
+def refused(checkout: Checkout, *arguments: str) -> str:
+    """The one line that a run ends with."""
+    status, output = checkout.pyinfra(*(word for word in arguments if word))
+    assert status != 0, output
+    assert "Traceback" not in output
+    assert "exception" not in output
+    lines = [line for line in output.splitlines() if "pyinfra error" in line]
+    assert len(lines) == 1, output
+    return lines[0]
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A TCP port of this machine that is bound, so that nobody else takes it, and refuses every connection."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
+
+
+@pytest.mark.parametrize("run", ["--dry", "-y", ""])
+def test_an_inventory_without_hosts(checkout: Checkout, run: str) -> None:
+    assert "the inventory has no hosts: add one to the list `hosts` in inventory.py" in refused(checkout, run)
+
+
+@pytest.mark.parametrize(("run", "pattern"), [("--dry", "gpu-9"), ("-y", "gpu-9*"), ("", "GPU-1")])
+def test_a_limit_that_matches_nothing(checkout: Checkout, run: str, pattern: str) -> None:
+    checkout.hosts("@fake/gpu-1", "@fake/gpu-2")
+    line = refused(checkout, run, "--limit", pattern)
+    assert f"--limit {pattern} matches no host of the inventory: it holds @fake/gpu-1, @fake/gpu-2" in line
+
+
+def test_one_limit_of_two_that_matches_nothing(checkout: Checkout) -> None:
+    checkout.hosts("@fake/gpu-1", "@fake/gpu-2")
+    assert "--limit nobody matches no host" in refused(checkout, "-y", "--limit", "@fake/gpu-1", "--limit", "nobody")
+
+
+@pytest.mark.parametrize("run", ["--dry", "-y"])
+def test_group_data_of_no_group(checkout: Checkout, run: str) -> None:
+    checkout.hosts("@fake/gpu-1")
+    (checkout.folder / "group_data" / "gpu-2.py").write_text("context_length = 4096\n")
+    line = refused(checkout, run)
+    assert "group_data/gpu-2.py is read by no group: no host or group is called 'gpu-2'" in line
+
+
+@pytest.mark.parametrize("name", ["gpu-1.yml", "gpu-1.yaml", "all.json", "gpu-1", "gpu-1.py.orig"])
+def test_group_data_that_pyinfra_does_not_read(checkout: Checkout, name: str) -> None:
+    checkout.hosts("@fake/gpu-1")
+    (checkout.folder / "group_data" / name).write_text("context_length: 4096\n")
+    assert f"group_data/{name} is not read" in refused(checkout, "-y")
+
+
+def test_group_data_beside_an_inventory_elsewhere_is_looked_at_too(checkout: Checkout) -> None:
+    checkout.hosts("@fake/gpu-1")
+    elsewhere = checkout.folder / "site"
+    (elsewhere / "group_data").mkdir(parents=True)
+    (checkout.folder / "inventory.py").rename(elsewhere / "inventory.py")
+    (elsewhere / "group_data" / "gpu-2.py").write_text("context_length = 4096\n")
+    status, output = checkout.pyinfra("-y", inventory="site/inventory.py")
+    assert status != 0
+    assert "site/group_data/gpu-2.py is read by no group" in output
+
+
+@pytest.mark.parametrize("run", ["--dry", "-y"])
+def test_a_host_that_cannot_be_reached(checkout: Checkout, run: str, closed_port: int) -> None:
+    checkout.hosts(("gpu-1", {"ssh_hostname": "127.0.0.1", "ssh_port": closed_port}))
+    status, output = checkout.pyinfra(*filter(None, [run]))
+    assert status != 0
+    assert "Traceback" not in output
+    assert "EOFError" not in output
+    assert len([line for line in output.splitlines() if "[gpu-1]" in line]) == 1, output
+
+
+def test_without_a_terminal_a_run_that_would_ask_is_refused_before_connecting(checkout: Checkout) -> None:
+    checkout.hosts("@fake/gpu-1")
+    assert "no terminal to ask for a go-ahead: add -y, or --dry for a look" in refused(checkout, "")
+
+
+def test_a_benchmark_without_a_terminal_asks_for_a_go_ahead_too(checkout: Checkout) -> None:
+    checkout.hosts("@fake/gpu-1")
+    ran = subprocess.run(
+        checkout.command(operations="tasks.bench.serving"), cwd=checkout.folder, env=checkout.environment,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ran.returncode != 0
+    assert "no terminal to ask for a go-ahead: add -y" in ran.stderr
+
+
+@pytest.mark.parametrize("run", ["--dry", "-y"])
+def test_one_host_of_two_that_cannot_be_reached_ends_the_run(checkout: Checkout, run: str, closed_port: int) -> None:
+    checkout.hosts("@fake/gpu-1", ("gpu-2", {"ssh_hostname": "127.0.0.1", "ssh_port": closed_port}))
+    line = refused(checkout, run)
+    assert "Over 0% of hosts failed" in line
+
+
+# ---- values for one host
+
+
+def test_a_file_of_the_hosts_name_is_for_that_host_alone(checkout: Checkout) -> None:
+    checkout.hosts("gpu-1.example.com", "gpu-2.example.com")
+    (checkout.folder / "group_data" / "gpu-1.example.com.py").write_text("context_length = 4096\n")
+    data = checkout.data()
+    assert data["gpu-1.example.com"]["context_length"] == 4096
+    assert data["gpu-2.example.com"]["context_length"] == 131072
+
+
+GROUPED = """
+from tasks.support.inventory import groups
+
+hosts = ["gpu-1", "gpu-2", "gpu-3"]
+globals().update(groups(hosts, fleet=["gpu-1", "gpu-2"]))
+"""
+
+
+def test_a_group_has_a_file_of_its_own(checkout: Checkout) -> None:
+    (checkout.folder / "inventory.py").write_text(GROUPED)
+    (checkout.folder / "group_data" / "fleet.py").write_text("context_length = 4096\n")
+    assert [data["context_length"] for data in checkout.data().values()] == [4096, 4096, 131072]
+
+
+def test_a_host_wins_over_its_groups(checkout: Checkout) -> None:
+    (checkout.folder / "inventory.py").write_text(GROUPED)
+    (checkout.folder / "group_data" / "fleet.py").write_text("context_length = 4096\n")
+    (checkout.folder / "group_data" / "gpu-2.py").write_text("context_length = 8192\n")
+    assert [data["context_length"] for data in checkout.data().values()] == [4096, 8192, 131072]
