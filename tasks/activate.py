@@ -16,7 +16,12 @@ def switch(plan: Plan) -> None:
     paths, pin = plan.paths, plan.pin_file
     mark = f"{paths.current}/release.json"
     compiled = paths.compiled(plan.release.id)
-    found = host.get_fact(Paths, paths=[paths.current, paths.previous, paths.pin, mark, compiled])
+    found = host.get_fact(
+        Paths,
+        paths=[paths.current, paths.previous, paths.pin, mark],
+        user=plan.settings.service_user,
+        theirs=[compiled] if plan.jit else [],
+    )
     previous = plan.kept.previous_once(plan.release.id)
 
     if pin:

@@ -212,6 +212,7 @@ def _answers_for(plan: Plan) -> Mapping[str, Answer]:
         releases=plan.paths.releases,
         sglang=plan.release.manifest.sglang,
         patches=plan.release.patch_request,
+        places=[directory.path for directory in plan.directories],
         wheelhouse=plan.settings.package_wheelhouse,
     )
     return answers

@@ -14,8 +14,13 @@ from tasks.support import render
 
 @deploy("System")
 def provision(plan: Plan) -> None:
-    found = host.get_fact(Paths, paths=[SYSCTL, *(directory.path for directory in plan.directories)])
     user = plan.settings.service_user
+    found = host.get_fact(
+        Paths,
+        paths=[SYSCTL, *(directory.path for directory in plan.directories if directory.by == "root")],
+        user=user,
+        theirs=[directory.path for directory in plan.directories if directory.by != "root"],
+    )
 
     system.packages(
         name="Debian packages", missing=[name for name in plan.packages if name not in plan.system.packages]

@@ -56,7 +56,8 @@ GATES, GATE_OF_THE_ROUTER = "set -f; echo", f"set -f; echo $(systemctl show -p A
 
 def printed(sections: Mapping[str, Answer]) -> str:
     """Sections as a host prints them."""
-    return "\n".join(f"{answer.text}\n@@section {name} {answer.status}" for name, answer in sections.items())
+    encoded = {name: base64.b64encode(answer.text.encode()).decode() for name, answer in sections.items()}
+    return "\n".join(f"@@section {name} {encoded[name]} {answer.status}" for name, answer in sections.items())
 
 
 def every_path(plan: Plan) -> Iterable[str]:

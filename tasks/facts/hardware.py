@@ -9,9 +9,8 @@ from tasks.plan.host.answers import GPU_COLUMNS, HEALTH_COLUMNS
 _SCRIPT = r"""
 smi() { [ -z "${hung-}" ] || return 124
   command -v nvidia-smi >/dev/null || return 127
-  limit 30 nvidia-smi "$@"; _s=$?
-  case $_s in 124 | 137) hung=1 ;; esac
-  return $_s; }
+  limit 30 nvidia-smi "$@"; }
+asked() { section "$@"; case $_status in 124 | 137) hung=1 ;; esac; }
 nodes() { for n in /sys/devices/system/node/node[0-9]*; do [ -e "$n/cpulist" ] || continue
   echo "${n##*/node} $(cat "$n/cpulist")"; done; }
 distances() { for n in /sys/devices/system/node/node[0-9]*; do [ -e "$n/distance" ] || continue
@@ -21,9 +20,7 @@ cards() { for d in /sys/bus/pci/devices/*; do [ "$(cat "$d/vendor" 2>/dev/null)"
   echo "${d##*/} $(cat "$d/$1" 2>/dev/null || echo "$2")"; done; }
 driver() { cat /proc/driver/nvidia/version 2>/dev/null; true; }
 licence() { command -v modinfo >/dev/null || return 127; limit 20 modinfo -F license nvidia; }
-apps() { _apps=$(smi --query-compute-apps=pid,gpu_uuid,used_memory --format=csv,noheader,nounits); _s=$?
-  case $_s in 124 | 137) hung=1 ;; esac
-  printf '%s\n' "$_apps"; return $_s; }
+apps() { printf '%s\n' "$_apps"; return "$_s"; }
 holders() { printf '%s\n' "$_apps" | cut -d, -f1 | grep -x '[0-9]*' | sort -un | while read -r p; do owner "$p"; done; }
 kernel() { _log=$(limit 20 journalctl -k -b -q -o short-monotonic --no-pager 2>/dev/null)
   if [ -z "$_log" ]; then
@@ -56,8 +53,9 @@ section memory grep -E '^Mem(Total|Available):' /proc/meminfo
 """
 
 _MATRICES = """
-section topo smi topo -m
-section p2p smi topo -p2p rw
+asked topo smi topo -m
+asked p2p smi topo -p2p rw
+_apps=$(smi --query-compute-apps=pid,gpu_uuid,used_memory --format=csv,noheader,nounits 2>&1); _s=$?
 section apps apps
 section holders holders
 """
@@ -72,5 +70,5 @@ class Hardware(Sections):
             "health": f"--query-gpu={HEALTH_COLUMNS}",
             "rows": "--query-remapped-rows=gpu_uuid,remapped_rows.pending,remapped_rows.failure",
         }
-        queries = [f"section {name} smi {query} --format=csv,noheader,nounits" for name, query in asked.items()]
+        queries = [f"asked {name} smi {query} --format=csv,noheader,nounits" for name, query in asked.items()]
         return "\n".join([PRELUDE, _SCRIPT, *queries, _MATRICES])

@@ -129,18 +129,23 @@ class Plan:
 
     @property
     def directories(self) -> tuple[WantedDirectory, ...]:
-        user, paths = self.settings.service_user, self.paths
+        user, group, paths = self.settings.service_user, self.group, self.paths
+        below_state = (paths.models, paths.cache, paths.release_cache(self.release.id))
         return (
             WantedDirectory(paths.root),
             WantedDirectory(paths.bin),
             WantedDirectory(paths.locks),
             WantedDirectory(paths.releases),
-            WantedDirectory(paths.config, "750", "root", user),
-            WantedDirectory(paths.state, "750", user, user),
-            WantedDirectory(paths.models, "750", user, user),
-            WantedDirectory(paths.cache, "750", user, user),
-            WantedDirectory(paths.release_cache(self.release.id), "750", user, user),
+            *([WantedDirectory(paths.bundled), WantedDirectory(paths.model)] if self.profile.source.bundled else []),
+            WantedDirectory(paths.config, "750", "root", group),
+            WantedDirectory(paths.state, "750", user, group),
+            *(WantedDirectory(path, "750", user, group, by=user) for path in below_state),
         )
+
+    @property
+    def group(self) -> str:
+        """Of the service user; one that is made gets a group of its own name."""
+        return self.system.group or self.settings.service_user
 
     @cached_property
     def kernel_settings(self) -> tuple[KernelSetting, ...]:
@@ -364,7 +369,7 @@ class Plan:
             },
             "transfer_metrics": TRANSFER_METRICS if self.settings.layout == "pd" else {},
         }
-        return WantedFile(self.paths.verify, _json(config), "640", "root", self.settings.service_user)
+        return WantedFile(self.paths.verify, _json(config), "640", "root", self.group)
 
     @property
     def disk_needs(self) -> dict[str, float]:

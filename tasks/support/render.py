@@ -73,7 +73,7 @@ def api_key(plan: Plan) -> WantedFile | None:
     if plan.api_key is None:
         return None
     content = f"PD_API_KEY={shlex.quote(plan.api_key)}\n".encode()
-    return WantedFile(plan.paths.secret, content, "640", "root", plan.settings.service_user, secret=True)
+    return WantedFile(plan.paths.secret, content, "640", "root", plan.group, secret=True)
 
 
 def target(plan: Plan) -> WantedFile:

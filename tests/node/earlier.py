@@ -12,7 +12,7 @@ import subprocess
 import tarfile
 from pathlib import Path
 
-from tests.node.deploying import INVENTORY, command_line, environment
+from tests.node.deploying import command_line, environment
 from tests.node.node import REPOSITORY, STORE, Node
 from tests.node.process import NodeError, locked, remove_tree
 

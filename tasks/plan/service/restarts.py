@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tasks.plan.errors import PlanError
 from tasks.plan.host.answers import Answer
+from tasks.plan.host.paths import UNIT_NAME
 from tasks.plan.service.instances import Instance, lone_decode
 from tasks.plan.settings.settings import Settings
 
@@ -41,10 +42,9 @@ class Running:
     stale: bool  # systemd has read another unit file than the one on disk
     pid: int
     fingerprint: Fingerprint | None
-    gate: Mapping[str, Any]  # what its gate reported last, {} where there is none
 
 
-ABSENT = Running("inactive", "dead", enabled=False, stale=False, pid=0, fingerprint=None, gate={})
+ABSENT = Running("inactive", "dead", enabled=False, stale=False, pid=0, fingerprint=None)
 
 
 @dataclass(frozen=True)
@@ -103,10 +103,21 @@ def read_units(sections: Mapping[str, Answer], instances: tuple[Instance, ...], 
             stale=shown.get("NeedDaemonReload") == "yes",
             pid=int(shown.get("MainPID") or 0),
             fingerprint=_fingerprint(text(f"{instance.unit} fingerprint")),
-            gate=_object(text(f"{instance.unit} gate")),
         )
-    files = {unit: state not in DOWN for unit, state in (line.split() for line in text("files").splitlines())}
+    named = (line.rpartition(" ") for line in text("files").splitlines())
+    files = {unit: state not in DOWN for unit, _, state in named if UNIT_NAME.fullmatch(unit)}
     return FoundUnits(found, files, shown_of(target).get("UnitFileState") == "enabled")
+
+
+def read_gates(sections: Mapping[str, Answer], units: Sequence[str]) -> dict[str, tuple[str, str, str]]:
+    """From the fact Gates: by unit, its ActiveState, SubState, and what its gate waits for or ""."""
+    found = {}
+    for unit in units:
+        if unit in sections and f"{unit} gate" in sections:
+            shown = dict(line.partition("=")[::2] for line in sections[unit].text.splitlines())
+            waiting_for = _object(sections[f"{unit} gate"].text).get("waiting_for")
+            found[unit] = (shown.get("ActiveState", ""), shown.get("SubState", ""), str(waiting_for or ""))
+    return found
 
 
 def reason_to_restart(wanted: Fingerprint, found: Running) -> str | None:
