@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 from tasks.facts.sections import PRELUDE, Sections
 from tasks.plan.checks.environment import NOT_BUILT
@@ -25,7 +26,7 @@ place() { p=; for part in $(printf '%%s' "$1" | tr / ' '); do p=$p/$part
     if [ -L "$p" ]; then k=link; elif [ -d "$p" ]; then k=directory; elif [ -e "$p" ]; then k=other; else return 0; fi
     printf '%%s\t%%s\t%%s\t%%s\n' "$k" "$(stat -L -c '%%a	%%U	%%G' "$p" 2>/dev/null || printf '\t\t')" "$p" \
       "$(readlink -n "$p" | tr '\000-\037\177' ' ')"; done
-  ls -A "$1" | grep -vxq lost+found && echo filled; true; }
+  [ -d "$1" ] && ls -A "$1" | grep -vxq lost+found && echo filled; true; }
 wheels() { [ -d "$1" ] || return %d
   (cd "$1" && limit 30 find . -maxdepth 1 -name '*.whl' -printf '%%f\n'); }
 """
@@ -46,7 +47,7 @@ class Planned(Sections):
         releases: str,
         sglang: str,
         patches: str,
-        places: list[str],
+        places: Sequence[str] = (),
         wheelhouse: str | None = None,
     ) -> str:
         """bindings: commands such as 'numactl --cpunodebind=0 --membind=0', as instances have them. patches: what

@@ -43,13 +43,14 @@ class InstanceFiles:
 
 
 def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
-    paths, user = plan.paths, plan.settings.service_user
+    paths, user, group = plan.paths, plan.settings.service_user, plan.group
     secret = api_key(plan) if instance.role == "router" else None
     values = {
         "instance": instance,
         "paths": paths,
         "settings": plan.settings,
         "user": user,
+        "group": group,
         "workers": plan.workers,
         "target": plan.target,
         "script": paths.script(instance.name),
@@ -61,8 +62,8 @@ def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
         "decode": lone_decode(plan.instances) if instance.role == "prefill" else None,
         "gpus": plan.gpus_freed_before(instance),
     }
-    script = WantedFile(paths.script(instance.name), _render("launch.sh.j2", values), "755", "root", user)
-    environment = WantedFile(paths.environment(instance.name), _render("instance.env.j2", values), "640", "root", user)
+    script = WantedFile(paths.script(instance.name), _render("launch.sh.j2", values), "755", "root", group)
+    environment = WantedFile(paths.environment(instance.name), _render("instance.env.j2", values), "640", "root", group)
     kind = "router" if instance.role == "router" else "worker"
     unit = WantedFile(paths.unit(instance.name), _render(f"{kind}.service.j2", values))
     return InstanceFiles(script, environment, unit, plan.fingerprint(script, environment, unit, secret))

@@ -16,11 +16,16 @@ from tests.node.deploying import command_line, environment
 from tests.node.node import REPOSITORY, STORE, Node
 from tests.node.process import NodeError, locked, remove_tree
 
+
+class NoSuchCommit(NodeError):
+    """This checkout has no history; the message says what to do."""
+
+
 FIRST = "70602539043f837287d3f66889907f4f798ae864"  # the last one that trusted what servers write
 
 
 def deployed(commit: str) -> str:
-    """Name of the kept disk of a host that `commit` was deployed to, for Node.up(). Raises NodeError."""
+    """Name of the kept disk of a host that `commit` was deployed to, for Node.up(). Raises NoSuchCommit, NodeError."""
     name = f"deployed-{commit}"
     with locked(STORE / f"{name}.lock"):
         if not (STORE / name).exists():
@@ -41,13 +46,13 @@ def deployed(commit: str) -> str:
 
 
 def source(commit: str) -> Path:
-    """The tree of a commit, unpacked below .node. Raises NodeError where this checkout does not know the commit."""
+    """The tree of a commit, unpacked below .node. Raises NoSuchCommit."""
     folder = STORE / f"commit-{commit}"
     if folder.exists():
         return folder
     packed = subprocess.run(["git", "archive", commit], cwd=REPOSITORY, capture_output=True)
     if packed.returncode:
-        raise NodeError(missing(commit, folder))
+        raise NoSuchCommit(missing(commit, folder))
     part = folder.with_name(f"{folder.name}.part")
     if part.exists():
         remove_tree(part)

@@ -78,9 +78,7 @@ class Result(BaseModel):
     format: Literal[1] = 1
     host: str
     # UTC; it comes from the host, and names a file here
-    started: Annotated[
-        str, Field(pattern=r"^[0-9]{4}(-[0-9]{2}){2}T[0-9]{2}(:[0-9]{2}){2}Z$")
-    ]
+    started: Annotated[str, Field(pattern=r"^[0-9]{4}(-[0-9]{2}){2}T[0-9]{2}(:[0-9]{2}){2}Z$")]
     seconds: float
     layout: Layout
     release: str

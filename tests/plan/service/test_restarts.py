@@ -236,7 +236,13 @@ def test_a_unit_that_is_not_enabled(state: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["sglang-pd-x;id>.service", "sglang-pd-x@.service", "sglang-pd-$(id).service", "sglang-pd-x y.service", "x.service"],
+    [
+        "sglang-pd-x;id>.service",
+        "sglang-pd-x@.service",
+        "sglang-pd-$(id).service",
+        "sglang-pd-x y.service",
+        "x.service",
+    ],
 )
 def test_a_file_with_another_name_is_no_unit_of_ours(name: str) -> None:
     units = read_units(sections(files=Answer(0, f"{name} active")), INSTANCES, TARGET)
