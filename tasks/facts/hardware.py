@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tasks.facts.owners import OWNER
 from tasks.facts.sections import PRELUDE, Sections
 from tasks.plan.host.answers import GPU_COLUMNS, HEALTH_COLUMNS
 
@@ -9,8 +10,9 @@ from tasks.plan.host.answers import GPU_COLUMNS, HEALTH_COLUMNS
 _SCRIPT = r"""
 smi() { [ -z "${hung-}" ] || return 124
   command -v nvidia-smi >/dev/null || return 127
-  limit 30 nvidia-smi "$@"; }
-asked() { section "$@"; case $_status in 124 | 137) hung=1 ;; esac; }
+  limit 30 nvidia-smi "$@"; _s=$?
+  case $_s in 124 | 137) hung=1 ;; esac
+  return $_s; }
 nodes() { for n in /sys/devices/system/node/node[0-9]*; do [ -e "$n/cpulist" ] || continue
   echo "${n##*/node} $(cat "$n/cpulist")"; done; }
 distances() { for n in /sys/devices/system/node/node[0-9]*; do [ -e "$n/distance" ] || continue
@@ -20,7 +22,9 @@ cards() { for d in /sys/bus/pci/devices/*; do [ "$(cat "$d/vendor" 2>/dev/null)"
   echo "${d##*/} $(cat "$d/$1" 2>/dev/null || echo "$2")"; done; }
 driver() { cat /proc/driver/nvidia/version 2>/dev/null; true; }
 licence() { command -v modinfo >/dev/null || return 127; limit 20 modinfo -F license nvidia; }
-apps() { printf '%s\n' "$_apps"; return "$_s"; }
+apps() { _apps=$(smi --query-compute-apps=pid,gpu_uuid,used_memory --format=csv,noheader,nounits); _s=$?
+  case $_s in 124 | 137) hung=1 ;; esac
+  printf '%s\n' "$_apps"; return $_s; }
 holders() { printf '%s\n' "$_apps" | cut -d, -f1 | grep -x '[0-9]*' | sort -un | while read -r p; do owner "$p"; done; }
 kernel() { _log=$(limit 20 journalctl -k -b -q -o short-monotonic --no-pager 2>/dev/null)
   if [ -z "$_log" ]; then
@@ -53,9 +57,8 @@ section memory grep -E '^Mem(Total|Available):' /proc/meminfo
 """
 
 _MATRICES = """
-asked topo smi topo -m
-asked p2p smi topo -p2p rw
-_apps=$(smi --query-compute-apps=pid,gpu_uuid,used_memory --format=csv,noheader,nounits 2>&1); _s=$?
+section topo smi topo -m
+section p2p smi topo -p2p rw
 section apps apps
 section holders holders
 """
@@ -70,5 +73,5 @@ class Hardware(Sections):
             "health": f"--query-gpu={HEALTH_COLUMNS}",
             "rows": "--query-remapped-rows=gpu_uuid,remapped_rows.pending,remapped_rows.failure",
         }
-        queries = [f"asked {name} smi {query} --format=csv,noheader,nounits" for name, query in asked.items()]
-        return "\n".join([PRELUDE, _SCRIPT, *queries, _MATRICES])
+        queries = [f"section {name} smi {query} --format=csv,noheader,nounits" for name, query in asked.items()]
+        return "\n".join([PRELUDE, OWNER, _SCRIPT, *queries, _MATRICES])

@@ -13,10 +13,12 @@ from tasks.plan.bench import figures as bench
 from tasks.plan.bench import page as bench_page
 from tasks.plan.files import WantedFile
 from tasks.plan.host.paths import SYSCTL, UNITS
+from tasks.plan.phases.system import kernel_settings
 from tasks.plan.plan import Plan
 from tasks.plan.report import page
 from tasks.plan.service.instances import Instance, lone_decode
 from tasks.plan.service.restarts import Fingerprint
+from tasks.plan.service.units import mark
 from tasks.support.catalogue import ROOT
 
 _templates = Environment(
@@ -56,6 +58,7 @@ def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
         "script": paths.script(instance.name),
         "environment": paths.environment(instance.name),
         "unit": paths.unit(instance.name),
+        "mark": mark(instance.unit),
         "run": paths.run(instance.name),
         "secret": secret.path if secret else None,
         "patches": plan.patch_notes,
@@ -82,7 +85,7 @@ def target(plan: Plan) -> WantedFile:
 
 
 def sysctl(plan: Plan) -> WantedFile:
-    return WantedFile(SYSCTL, _render("sysctl.conf.j2", {"kernel_settings": plan.kernel_settings}))
+    return WantedFile(SYSCTL, _render("sysctl.conf.j2", {"kernel_settings": kernel_settings(plan)}))
 
 
 def report(data: Mapping[str, Any]) -> bytes:

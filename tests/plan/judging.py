@@ -11,6 +11,7 @@ from tasks.plan.checks import CHECKS, Found
 from tasks.plan.findings import Finding
 from tasks.plan.host import answers as reading
 from tasks.plan.host.answers import Answer
+from tasks.plan.phases.system import directories
 from tasks.plan.plan import Plan
 from tasks.plan.settings.settings import Settings
 from tests.node import hardware as recorded_hardware
@@ -81,7 +82,8 @@ def healthy_answers(nodes: list[int]) -> dict[str, Answer]:
         "own": "",
         "clock": f"{NOW}\nyes",
         "upgrades": "package ii  apt",
-        "listeners": "LISTEN 0 128 0.0.0.0:22 0.0.0.0:* users:((\"sshd\",pid=1,fd=3))",
+        "listeners": "00000000:0016 4711",
+        "sockets": "4711 1",
         "owners": "1\tssh.service\tsshd: listener",
         "files": "",
         "variables": "SGLANG_HOST_IP\nSGLANG_USE_SOMETHING",
@@ -115,7 +117,7 @@ def place(path: str, *parts: str) -> str:
 
 
 def places(made: Plan, *parts: str) -> dict[str, Answer]:
-    return {f"place {one.path}": Answer(0, place(one.path, *parts)) for one in made.directories}
+    return {f"place {one.path}": Answer(0, place(one.path, *parts)) for one in directories(made)}
 
 
 def found(

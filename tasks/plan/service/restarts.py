@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tasks.plan.errors import PlanError
 from tasks.plan.host.answers import Answer
-from tasks.plan.host.paths import UNIT_NAME
+from tasks.plan.host.paths import UNITS
 from tasks.plan.service.instances import Instance, lone_decode
+from tasks.plan.service.units import written_by_us
 from tasks.plan.settings.settings import Settings
 
 DOWN = ("inactive", "failed")  # ActiveState of a unit that holds nothing
@@ -80,7 +83,10 @@ class FoundUnits:
 
 
 def read_units(sections: Mapping[str, Answer], instances: tuple[Instance, ...], target: str) -> FoundUnits:
-    """From the fact Units. A fingerprint that cannot be read counts as none. Raises PlanError for a cut answer."""
+    """From the fact Units. A fingerprint that cannot be read counts as none.
+
+    Raises PlanError for a cut answer, and where somebody else's unit has a name that the plan needs.
+    """
 
     def text(name: str) -> str:
         if name not in sections:
@@ -104,8 +110,15 @@ def read_units(sections: Mapping[str, Answer], instances: tuple[Instance, ...], 
             pid=int(shown.get("MainPID") or 0),
             fingerprint=_fingerprint(text(f"{instance.unit} fingerprint")),
         )
-    named = (line.rpartition(" ") for line in text("files").splitlines())
-    files = {unit: state not in DOWN for unit, _, state in named if UNIT_NAME.fullmatch(unit)}
+    files, foreign = {}, []
+    for unit, state, encoded in re.findall(r"^(\S+) (\S+) ([A-Za-z0-9+/=]*)$", text("files"), re.MULTILINE):
+        content = base64.b64decode(encoded).decode(errors="replace")
+        if written_by_us(unit, content):
+            files[unit] = state not in DOWN
+        elif content.strip() and unit in {instance.unit for instance in instances}:
+            foreign.append(f"{UNITS}/{unit} was not written by this playbook, and it needs that name: move it away")
+    if foreign:
+        raise PlanError(*foreign)
     return FoundUnits(found, files, shown_of(target).get("UnitFileState") == "enabled")
 
 
