@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tasks.plan.checks.registry import Found, Unreadable, Verdict, check, error, healthy, warning
 from tasks.plan.host.answers import HEALTH_COLUMNS, Gpu
 from tasks.plan.host.matrices import spell_number_list
-from tasks.plan.service.placement import ROLES
+from tasks.plan.settings.roles import ROLES
 
 OUR_UNITS = "sglang-pd-"
 NOT_SAID = ("[N/A]", "N/A", "[Not Supported]", "[Unknown Error]", "")
