@@ -292,7 +292,9 @@ def test_every_variable_stands_once_in_order() -> None:
 def test_the_address_of_a_role_is_where_its_servers_listen_and_are_reached() -> None:
     wanted = settings()
     elsewhere = wanted.prefill.model_copy(update={"address": "fd00::7"})
-    found = {each.name: each for each in servers(wanted.model_copy(update={"prefill": elsewhere}), hardware(TWO_SOCKETS))}
+    found = {
+        each.name: each for each in servers(wanted.model_copy(update={"prefill": elsewhere}), hardware(TWO_SOCKETS))
+    }
     prefill = found["prefill"]
     assert (prefill.url, prefill.bootstrap_url) == ("http://[fd00::7]:30000", "http://[fd00::7]:8998")
     assert options(prefill)["--host"] == environment(prefill)["SGLANG_HOST_IP"] == "fd00::7"
