@@ -10,12 +10,12 @@ from tasks.plan.plan import Plan
 
 @deploy("Retire")
 def releases(plan: Plan) -> None:
-    paths, kept = plan.paths, plan.kept
-    superseded = kept.superseded(plan.release.id, plan.pin)
+    paths, history = plan.paths, plan.history
+    superseded = history.superseded(plan.release.id, plan.pin)
     release.served(
         name=f"Release {plan.release.id} has served",
         mark=f"{plan.release_directory}/served",
-        found=plan.release.id in kept.served,
+        found=plan.release.id in history.served,
     )
     release.removed(
         name="No older releases",
@@ -23,5 +23,5 @@ def releases(plan: Plan) -> None:
         unwanted={old: paths.belongings(old) for old in superseded},
         caches={old: paths.release_cache(old) for old in superseded},
         user=plan.settings.service_user,
-        leftovers=kept.leftovers,
+        leftovers=history.leftovers,
     )

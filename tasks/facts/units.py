@@ -6,13 +6,15 @@ import shlex
 
 from tasks.facts.sections import PRELUDE, Sections
 
-# left FILE: only where nobody but root can have written it; in 7060253 its folder was the service user's.
+# left FILE: only where nobody but root can have written it; once its folder was the service user's.
 _LEFT = """
 left() { [ "$(stat -c %u "${1%/*}" "$1" 2>/dev/null | sort -u)" = 0 ] && [ -f "$1" ] && cat "$1"; true; }
 """
 _FILES = """
-files() { cd /etc/systemd/system && for unit in sglang-pd-*.service; do [ -e "$unit" ] || continue
-  echo "$unit $(systemctl is-active "$unit")"; done; true; }
+files() { cd /etc/systemd/system && for unit in sglang-pd-*.service; do
+  case $unit in *@*) continue ;; esac
+  [ -f "$unit" ] && [ ! -L "$unit" ] || continue
+  echo "$unit $(systemctl is-active -- "$unit" 2>/dev/null) $(base64 --wrap=0 <"$unit")"; done; true; }
 section files files
 """
 _PROPERTIES = "LoadState,ActiveState,SubState,UnitFileState,MainPID,NeedDaemonReload"
@@ -29,7 +31,7 @@ def _left(unit: str, what: str, run: str) -> str:
 
 class Units(Sections):
     """Sections for tasks.plan.service.restarts.read_units: UNIT, 'UNIT fingerprint', and
-    files: unit files of ours with what systemd says of each."""
+    files: a line for each unit file that may be ours: its name, its state, its text in base64."""
 
     def command(self, units: dict[str, str], target: str) -> str:
         """units: unit name -> folder of its process below /run."""

@@ -11,7 +11,7 @@ from pyinfra.api import FileUploadCommand, StringCommand, operation
 from pyinfra.api.output import format_text
 from pyinfra.operations.util.files import generate_color_diff
 
-from tasks.plan.files import Found, WantedDirectory, WantedFile, compare, same_directory
+from tasks.plan.files import FoundPath, WantedDirectory, WantedFile, compare, same_directory
 
 Commands = Generator[StringCommand | FileUploadCommand, None, None]
 
@@ -22,7 +22,7 @@ def as_user(user: str, *words: str) -> str:
 
 
 @operation()
-def directory(wanted: WantedDirectory, found: Found) -> Commands:
+def directory(wanted: WantedDirectory, found: FoundPath) -> Commands:
     """A folder with its mode and owner. What lies in it is left alone.
 
     Below a folder of a user, that user makes it: root would follow a link that the user put there meanwhile.
@@ -39,7 +39,7 @@ def directory(wanted: WantedDirectory, found: Found) -> Commands:
 
 
 @operation()
-def file(wanted: WantedFile, found: Found, then: str | None = None) -> Commands:
+def file(wanted: WantedFile, found: FoundPath, then: str | None = None) -> Commands:
     """A file with content, mode and owner; put in place in one step. --diff shows new files whole.
 
     then: a command that makes new content known, such as systemctl daemon-reload.
@@ -63,7 +63,7 @@ def file(wanted: WantedFile, found: Found, then: str | None = None) -> Commands:
 
 
 @operation()
-def absent(path: str, found: Found) -> Commands:
+def absent(path: str, found: FoundPath) -> Commands:
     """No such path."""
     if found.kind == "absent":
         host.noop(f"{path} is not there")
@@ -77,7 +77,7 @@ def _given_to(wanted: WantedFile, path: str) -> str:
     return f"chown {owner} {path} && chmod {shlex.quote(wanted.mode)} {path}"
 
 
-def _show(wanted: WantedFile, found: Found) -> None:
+def _show(wanted: WantedFile, found: FoundPath) -> None:
     """The difference, as pyinfra's own --diff prints it."""
     if wanted.secret:
         host.log(f"Will write {format_text(wanted.path, bold=True)} (a secret: not shown)")

@@ -9,7 +9,7 @@ from pyinfra import host, state
 from pyinfra.api import FunctionCommand, StringCommand, operation
 
 from tasks.facts.model import ModelState
-from tasks.operations.following import run_and_log
+from tasks.operations.progress import run_and_log
 
 Commands = Generator[StringCommand | FunctionCommand, None, None]
 

@@ -96,7 +96,7 @@ def test_what_lies_where_a_tool_leaves_its_result_is_read_as_its_user(untouched:
     """A link to root's own files is not read, a pipe that never ends holds nobody up."""
     node = untouched
     for trap in ("ln -s /root/secret probe.json", "mkfifo probe.json"):
-        node.run("echo '{\"only\": \"roots\"}' >/root/secret")
+        node.run('echo \'{"only": "roots"}\' >/root/secret')
         assert as_user(node, f"cd {STATE} && mv probe.json x && {trap}") == 0
         try:
             result = deploy(node, "--dry", "-vv")

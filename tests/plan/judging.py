@@ -11,6 +11,7 @@ from tasks.plan.checks import CHECKS, Found
 from tasks.plan.findings import Finding
 from tasks.plan.host import answers as reading
 from tasks.plan.host.answers import Answer
+from tasks.plan.phases.system import directories
 from tasks.plan.plan import Plan
 from tasks.plan.settings.settings import Settings
 from tests.node import hardware as recorded_hardware
@@ -78,10 +79,14 @@ def healthy_answers(nodes: list[int]) -> dict[str, Answer]:
         "rows": "\n".join(f"{uuid(i)}, No, No" for i in range(count)),
         "apps": "",
         "holders": "",
+        "fabric": "\n".join(f"{i}, [N/A], [N/A]" for i in range(count)),
+        "fabricmanager": "LoadState=not-found\nActiveState=inactive",
+        "warned": "",
         "own": "",
         "clock": f"{NOW}\nyes",
         "upgrades": "package ii  apt",
-        "listeners": "LISTEN 0 128 0.0.0.0:22 0.0.0.0:* users:((\"sshd\",pid=1,fd=3))",
+        "listeners": "00000000:0016 4711",
+        "sockets": "4711 1",
         "owners": "1\tssh.service\tsshd: listener",
         "files": "",
         "variables": "SGLANG_HOST_IP\nSGLANG_USE_SOMETHING",
@@ -115,7 +120,7 @@ def place(path: str, *parts: str) -> str:
 
 
 def places(made: Plan, *parts: str) -> dict[str, Answer]:
-    return {f"place {one.path}": Answer(0, place(one.path, *parts)) for one in made.directories}
+    return {f"place {one.path}": Answer(0, place(one.path, *parts)) for one in directories(made)}
 
 
 def found(
@@ -198,5 +203,6 @@ def recorded_answers(name: str, folder: Path) -> dict[str, Answer]:
         "topo": ask("nvidia-smi", "topo -m"),
         "p2p": ask("nvidia-smi", "topo -p2p rw"),
         "apps": smi("--query-compute-apps=pid,gpu_uuid,used_memory"),
+        "fabric": smi(f"--query-gpu={reading.FABRIC_COLUMNS}"),
         **{f"binding numactl --cpunodebind={n.name[4:]} --membind={n.name[4:]}": Answer(0, "") for n in nodes},
     }  # fmt: skip

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tasks.plan.checks.registry import Found, Verdict, check, error, healthy
 from tasks.plan.files import WantedDirectory
+from tasks.plan.phases.system import directories
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,12 @@ def _faults(wanted: WantedDirectory, text: str, tops: tuple[str, ...]) -> Iterat
     source="root runs what lies there, and would follow a link that another user put there",
     settings=("root_dir", "config_dir", "state_dir", "service_user"),
     ask="namei -l",
-    of_plan=True,
+    never_silenced=True,
 )
 def ours(found: Found) -> Verdict:
     settings = found.settings
     tops = (settings.root_dir, settings.config_dir, settings.state_dir)
-    wanted = found.plan.directories if found.plan else ()
+    wanted = directories(found.plan) if found.plan else ()
     faults = dict.fromkeys(
         fault for one in wanted for fault in _faults(one, found.text_or_empty(f"place {one.path}"), tops)
     )
@@ -89,7 +90,7 @@ def ours(found: Found) -> Verdict:
     source="servers parse what strangers send",
     settings=("service_user",),
     ask="getent passwd",
-    of_plan=True,
+    never_silenced=True,
 )
 def service_user(found: Found) -> Verdict:
     name, entry = found.settings.service_user, found.system.user

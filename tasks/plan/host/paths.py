@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from tasks.plan.model.profile import ModelProfile
@@ -12,7 +11,6 @@ RUN = "/run/sglang-pd"
 UNITS = "/etc/systemd/system"
 SYSCTL = "/etc/sysctl.d/60-sglang-pd.conf"
 TARGET = "sglang-pd.target"
-UNIT_NAME = re.compile(r"sglang-pd-[a-z0-9]+(-[a-z0-9]+)*\.service")  # of ours, on any host
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 

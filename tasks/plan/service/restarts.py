@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tasks.plan.errors import PlanError
 from tasks.plan.host.answers import Answer
-from tasks.plan.host.paths import UNIT_NAME
-from tasks.plan.service.instances import Instance, lone_decode
+from tasks.plan.host.paths import UNITS
+from tasks.plan.service.instances import Instance, kv_pairs, lone_decode
+from tasks.plan.service.units import written_by_us
 from tasks.plan.settings.settings import Settings
 
 DOWN = ("inactive", "failed")  # ActiveState of a unit that holds nothing
@@ -75,12 +78,15 @@ class FoundUnits:
         """The units that run now."""
         running = {i.unit for i in instances if self.instances[i.name].active not in DOWN}
         left_over = {unit for unit in self.without_instance(instances) if self.files[unit]}
-        workers = {i.unit for i in instances if i.role != "router"}
+        workers = {i.unit for i in instances if i.is_worker}
         return Serving(tuple(sorted(running | left_over)), bool(left_over) and not running & workers)
 
 
 def read_units(sections: Mapping[str, Answer], instances: tuple[Instance, ...], target: str) -> FoundUnits:
-    """From the fact Units. A fingerprint that cannot be read counts as none. Raises PlanError for a cut answer."""
+    """From the fact Units. A fingerprint that cannot be read counts as none.
+
+    Raises PlanError for a cut answer, and where somebody else's unit has a name that the plan needs.
+    """
 
     def text(name: str) -> str:
         if name not in sections:
@@ -104,8 +110,15 @@ def read_units(sections: Mapping[str, Answer], instances: tuple[Instance, ...], 
             pid=int(shown.get("MainPID") or 0),
             fingerprint=_fingerprint(text(f"{instance.unit} fingerprint")),
         )
-    named = (line.rpartition(" ") for line in text("files").splitlines())
-    files = {unit: state not in DOWN for unit, _, state in named if UNIT_NAME.fullmatch(unit)}
+    files, foreign = {}, []
+    for unit, state, encoded in re.findall(r"^(\S+) (\S+) ([A-Za-z0-9+/=]*)$", text("files"), re.MULTILINE):
+        content = base64.b64decode(encoded).decode(errors="replace")
+        if written_by_us(unit, content):
+            files[unit] = state not in DOWN
+        elif content.strip() and unit in {instance.unit for instance in instances}:
+            foreign.append(f"{UNITS}/{unit} was not written by this playbook, and it needs that name: move it away")
+    if foreign:
+        raise PlanError(*foreign)
     return FoundUnits(found, files, shown_of(target).get("UnitFileState") == "enabled")
 
 
@@ -145,16 +158,15 @@ def restarts(
         reason = reason_to_restart(wanted[instance.name], found[instance.name])
         if reason:
             reasons[instance.name] = reason
-    workers = [instance.name for instance in instances if instance.role != "router"]
+    workers = [instance.name for instance in instances if instance.is_worker]
     cause = next((name for name in workers if name in reasons), None)
-    if cause and settings.restart_scope == "pair" and settings.layout == "pd":
+    if cause and settings.restart_scope == "pair" and kv_pairs(instances):
         for name in workers:
             reasons.setdefault(name, f"restarts with {cause}: a half-replaced pair can stall")
     decode = lone_decode(instances)
     if decode and decode.name in reasons:
-        for instance in instances:
-            if instance.role == "prefill":
-                reasons.setdefault(instance.name, f"restarts with {decode.name}: it holds that one's KV cache mapped")
+        for prefill, _ in kv_pairs(instances):
+            reasons.setdefault(prefill.name, f"restarts with {decode.name}: it holds that one's KV cache mapped")
     if settings.reprove:
         for instance in instances:
             reasons.setdefault(instance.name, "starts again, it was drained for the proof")

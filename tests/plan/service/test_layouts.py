@@ -7,6 +7,7 @@ import pytest
 
 from tasks.plan.errors import PlanError
 from tasks.plan.findings import Level
+from tasks.plan.phases.verify import verify_config
 from tasks.plan.proof import judgement as proof
 from tasks.plan.proof import probe
 from tasks.plan.report.data import build
@@ -180,7 +181,7 @@ def test_an_unknown_argument_names_its_setting() -> None:
 
 @pytest.mark.parametrize("layout", ["single", "data_parallel"])
 def test_whole_servers_are_not_asked_for_transfers(layout: str) -> None:
-    found = plan(settings(layout=layout), hardware(TWO_SOCKETS)).verify_config.content.decode()
+    found = verify_config(plan(settings(layout=layout), hardware(TWO_SOCKETS))).content.decode()
     assert '"transfer_metrics": {}' in found
     assert "kv_transfer" not in found
 
@@ -273,5 +274,5 @@ def test_every_prefill_server_of_three_writes_to_the_one_decode(tmp_path: Path) 
 
 def test_servers_on_a_recorded_host_of_four_nodes(tmp_path: Path) -> None:
     wanted = settings(layout="data_parallel", server_instances=4, server_tensor_parallel=2)
-    placed = place(wanted, recorded("nps4", tmp_path))
+    placed = place(wanted.roles, recorded("nps4", tmp_path))
     assert len({each.numa_nodes for each in placed}) == 4
