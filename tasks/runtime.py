@@ -33,10 +33,8 @@ def _build(plan: Plan, tools: list[WantedFile]) -> None:
         files.file(name=f"File {file.path}", wanted=file, found=found[file.path])
     release.uv(
         name="Package installer uv",
-        environment=plan.paths.uv_environment,
-        python=plan.release.python,
-        lock=plan.uv_lock.path,
-        sources=plan.uv_sources,
+        spec=plan.build_spec.path,
+        tool=f"{plan.paths.bin}/pd-build",
         installed=found[plan.uv_metadata].kind == "file",
     )
     release.built(

@@ -201,19 +201,6 @@ class Plan:
     def uv_lock(self) -> WantedFile:
         return WantedFile(f"{self.paths.locks}/uv.txt", self.uv_requirement.encode())
 
-    @property
-    def uv_sources(self) -> tuple[str, ...]:
-        """pip's options for where uv comes from; () where the host's own configuration says it."""
-        settings = self.settings
-        if settings.package_wheelhouse:
-            return ("--isolated", "--no-index", "--find-links", settings.package_wheelhouse)
-        return (
-            *(("--index-url", settings.package_index) if settings.package_index else ()),
-            *(word for url in settings.package_extra_indexes for word in ("--extra-index-url", url)),
-            *(word for place in settings.package_find_links for word in ("--find-links", place)),
-            *(("--cert", settings.package_certificate) if settings.package_certificate else ()),
-        )
-
     @cached_property
     def pins(self) -> tuple[lock.Pin, ...]:
         """Every package that this host installs: of both locks, and uv."""
@@ -324,7 +311,7 @@ class Plan:
     @property
     def build_spec(self) -> WantedFile:
         """What pd-build is told."""
-        settings, lock_files, wheelhouse = self.settings, self.lock_files, self.settings.package_wheelhouse
+        settings, lock_files = self.settings, self.lock_files
         spec = {
             "id": self.release.id,
             "name": self.release.manifest.name,
@@ -334,13 +321,14 @@ class Plan:
             "cache": self.paths.package_cache,
             "lock": lock_files[0].path,
             "router_lock": lock_files[1].path,
+            "uv_lock": self.uv_lock.path,
             "lock_sha256": lock_files[0].sha256,
             "patches": {patch.name: patch.sha256 for patch in self.release.patches},
             "patches_file": self.patches_file.path if self.patches_file else None,
+            "wheelhouse": settings.package_wheelhouse,
             "index_url": settings.package_index,
             "extra_index_urls": settings.package_extra_indexes,
-            "find_links": [wheelhouse] if wheelhouse else settings.package_find_links,
-            "no_index": wheelhouse is not None,
+            "find_links": settings.package_find_links,
             "certificate": settings.package_certificate,
             "link_mode": None,
             "pd_env": f"{self.paths.bin}/pd-env",

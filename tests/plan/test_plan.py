@@ -109,26 +109,12 @@ def test_package_sources_reach_the_builder() -> None:
     }
     spec = json.loads(made(**given).build_spec.content)
     assert [spec[key] for key in ("index_url", "extra_index_urls", "find_links", "certificate")] == list(given.values())
+    assert spec["wheelhouse"] is None
 
 
-def test_the_installer_of_packages_comes_from_the_same_places() -> None:
-    assert made().uv_sources == ()
-    found = made(
-        package_index="http://mirror/simple", package_extra_indexes=["http://mirror/cpu"],
-        package_find_links=["/a", "/b"], package_certificate="/etc/ssl/mirror.pem",
-    )  # fmt: skip
-    assert found.uv_sources == (
-        "--index-url", "http://mirror/simple", "--extra-index-url", "http://mirror/cpu",
-        "--find-links", "/a", "--find-links", "/b", "--cert", "/etc/ssl/mirror.pem",
-    )  # fmt: skip
-
-
-def test_from_a_wheel_folder_nothing_else_is_asked() -> None:
+def test_a_wheelhouse_reaches_the_builder_and_holds_both_locks_and_uv() -> None:
     found = made(package_wheelhouse="/srv/wheels")
-    spec = json.loads(found.build_spec.content)
-    assert (spec["find_links"], spec["no_index"], spec["index_url"]) == (["/srv/wheels"], True, None)
-    assert found.uv_sources == ("--isolated", "--no-index", "--find-links", "/srv/wheels")
-    assert json.loads(made().build_spec.content)["no_index"] is False
+    assert json.loads(found.build_spec.content)["wheelhouse"] == "/srv/wheels"
     assert {pin.name for pin in found.pins} == {"sglang", "sglang-router", "uv"}
 
 
