@@ -1,4 +1,4 @@
-# Commands of this checkout. `make rehearse` and `make test` do all their own set-up.
+# What you can run in this checkout. Each target installs what it needs.
 
 PYTHON ?= python3
 INTERPRETER := $(if $(filter 3.%,$(PYTHON)),python3,$(PYTHON))# `make wheelhouse PYTHON=3.12` means the host's
@@ -8,58 +8,58 @@ KERNELS := .venv-kernels/.complete
 
 .PHONY: help rehearse test test-without-servers test-units test-hosts test-install test-servers test-release test-faults test-kernels lint bench bench-serving lock wheelhouse node-down clean
 
-help: ## this list
+help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-rehearse: $(SUITE) packages ## bare simulated host to verified answers, twice; KEEP=1 leaves it up, REBUILD=1 plays a rebuild
+rehearse: $(SUITE) packages ## play the whole job on a simulated host, twice; KEEP=1 leaves it up, REBUILD=1 also rebuilds it
 	@$(VENV)/bin/python -m tests.node.rehearse
 
-test: ## every test; first, side by side, those without servers, then those that ask servers on a simulated host
+test: ## run every test: first those without servers, side by side, then those that ask servers
 	@$(MAKE) --no-print-directory -j3 --output-sync=target test-without-servers
 	@$(MAKE) --no-print-directory test-servers
 
 test-without-servers: test-units test-hosts test-install test-kernels
 
-test-units: $(SUITE) browser gpg ## the tests that need no simulated host
+test-units: $(SUITE) browser gpg ## run the tests that need no simulated host
 	@$(VENV)/bin/python -m pytest --ignore tests/node
 
-test-hosts: $(SUITE) packages ## those on simulated hosts that serve nothing
+test-hosts: $(SUITE) packages ## run the tests on simulated hosts that serve nothing
 	@$(VENV)/bin/python -m pytest tests/node -m 'not serving' --ignore tests/node/test_release.py
 
-test-install: $(SUITE) packages ## the default GPU release, installed for real on a simulated host; 10 GB
+test-install: $(SUITE) packages ## install the default GPU release for real on a simulated host; 10 GB
 	@$(VENV)/bin/python -m pytest tests/node/test_release.py
 
-test-servers: $(SUITE) packages ## those with servers on a simulated host; they want a machine without other load
+test-servers: $(SUITE) packages ## run the tests that ask servers on a simulated host; the machine should have no other load
 	@$(VENV)/bin/python -m pytest tests/node -m serving
 
-test-release: $(SUITE) packages ## the default GPU release and 0.5.17 beside it, installed for real on a simulated host; 20 GB
+test-release: $(SUITE) packages ## as test-install, with 0.5.17 installed beside it; 20 GB
 	@EVERY_RELEASE=1 $(VENV)/bin/python -m pytest tests/node/test_release.py
 
-test-faults: $(SUITE) packages ## 20 faults while a release is built, checked and made current beside one that serves; SEED=N plays them again
+test-faults: $(SUITE) packages ## break a release at 20 random points while another serves; FAULTS=N, SEED=N plays the same again
 	@FAULTS=$(or $(FAULTS),20) SEED=$(or $(SEED),$(shell date +%s)) $(VENV)/bin/python -m pytest tests/node/test_faults.py
 
-test-kernels: $(KERNELS) ## the GPU kernels alone, under Triton's interpreter and compiled for sm_120; no GPU needed
+test-kernels: $(KERNELS) ## test the GPU kernels alone, in Triton's interpreter and compiled for sm_120; no GPU needed
 	@.venv-kernels/bin/python -m pytest tests/kernels -W ignore::DeprecationWarning
 
-lint: $(SUITE) shellcheck ## ruff, mypy --strict on tasks/ and tools/, shellcheck
+lint: $(SUITE) shellcheck ## check the code: ruff, mypy --strict on tasks/, tools/ and files/bin, shellcheck
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 	@./tests/shell-scripts | xargs shellcheck
 
-bench: $(SUITE) packages ## seconds and remote commands, measured on a simulated host
+bench: $(SUITE) packages ## measure a run on a simulated host: seconds and commands; ROUNDS=N
 	@$(VENV)/bin/python -m tests.node.bench
 
-bench-serving: $(SUITE) ## the running service under load: HOST=NAME; INVENTORY, LAYOUT, LOADS=256/128, CONCURRENCY=1,16, REPEATS=3
+bench-serving: $(SUITE) ## measure the running service under load: HOST=NAME; LAYOUT, LOADS=256/128, CONCURRENCY=1,16, REPEATS=3, INVENTORY
 	@test -n "$(HOST)" || { echo 'make bench-serving HOST=NAME: a host of $(or $(INVENTORY),inventory.py)' >&2; exit 2; }
 	@$(VENV)/bin/pyinfra -y --limit '$(HOST)' $(or $(INVENTORY),inventory.py) tasks.bench.serving \
 	  $(if $(LOADS),--data 'bench_loads=$(LOADS)') $(if $(CONCURRENCY),--data 'bench_concurrency=$(CONCURRENCY)') \
 	  $(if $(REPEATS),--data 'bench_repeats=$(REPEATS)') $(if $(LAYOUT),--data 'layout=$(LAYOUT)')
 
-lock: $(SUITE) ## a release's locks made anew, with what moved: RELEASE=NAME, UPGRADE=1 takes newer packages
+lock: $(SUITE) ## make a release's locks anew and show what moved: RELEASE=NAME; UPGRADE=1 takes newer packages
 	@$(VENV)/bin/python -m tools.lock $(or $(RELEASE),--help) $(if $(UPGRADE),--upgrade) $(LOCK_ARGUMENTS)
 
-wheelhouse: $(SUITE) ## a folder with every wheel of a release, for hosts without an index: RELEASE=NAME PYTHON=3.11 DEST=FOLDER
+wheelhouse: $(SUITE) ## fill a folder with every wheel of a release, for hosts without an index: RELEASE=NAME PYTHON=3.11 DEST=FOLDER
 	@$(VENV)/bin/python -m tools.wheelhouse $(or $(RELEASE),--help) $(PYTHON) $(if $(DEST),--dest $(DEST)) \
 		$(if $(ROUTER),--router $(ROUTER)) $(if $(TORCH_WHEEL),--torch-wheel $(TORCH_WHEEL))
 

@@ -1,4 +1,4 @@
-"""The hosts. This is the file to edit first; settings are in group_data/."""
+"""Your hosts: edit this file first. Settings are in group_data/."""
 
 from tasks.support.inventory import groups
 
@@ -7,4 +7,4 @@ hosts = [
     # ("gpu-2.example.com", {"ssh_user": "root", "ssh_key": "~/.ssh/id_ed25519"}),
 ]
 
-globals().update(groups(hosts))  # one group per host, so that group_data/HOST.py is for that host alone
+globals().update(groups(hosts))  # makes a group of each host, so that group_data/HOST.py is for that host alone

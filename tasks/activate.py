@@ -7,17 +7,18 @@ from pyinfra.api import deploy
 
 from tasks.facts.paths import Paths
 from tasks.operations import files, release
+from tasks.plan.phases import activate as planned
 from tasks.plan.plan import Plan
 from tasks.plan.release.manifest import patch_changes
 
 
 @deploy("Activate")
 def switch(plan: Plan) -> None:
-    paths, pin = plan.paths, plan.pin_file
+    paths, pin = plan.paths, planned.pin_file(plan)
     mark = f"{paths.current}/release.json"
     compiled = paths.compiled(plan.release.id)
     found = host.get_fact(Paths, paths=[paths.current, paths.previous, paths.pin, mark, compiled])
-    previous = plan.kept.previous_once(plan.release.id)
+    previous = plan.history.previous_once(plan.release.id)
 
     if pin:
         files.file(name=f"Pin {pin.path}", wanted=pin, found=found[pin.path])
@@ -30,13 +31,13 @@ def switch(plan: Plan) -> None:
             link=paths.previous,
             found=found[paths.previous].target,
         )
-    if plan.jit:
+    if plan.release.manifest.jit:
         release.compiled(name="Kernels compiled ahead", plan=plan, mark=compiled, found=found[compiled].text)
     release.linked(
         name=f"Current release is {plan.release.id}",
         directory=plan.release_directory,
         link=paths.current,
         found=found[paths.current].target,
-        checks=plan.release_checks,
+        checks=planned.release_checks(plan),
         changes=patch_changes(plan.release.patches, found[mark].text),
     )

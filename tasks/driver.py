@@ -29,7 +29,7 @@ def provide(seen: preflight.Seen) -> None:
     """Raises AwaitsReboot where this run ends with the driver, PlanError where it cannot be provided."""
     if not seen.settings.manage_driver:
         return
-    with preflight.reported(seen.admission):
+    with preflight.reported(seen):
         steps = _steps(seen)
     found = host.get_fact(Paths, paths=[driver.KEYRINGS, *driver.PLACED])
     _managed(settings=seen.settings, steps=steps, wanted=_wanted(seen.settings), found=found)
@@ -37,7 +37,7 @@ def provide(seen: preflight.Seen) -> None:
     if steps.reboot:
         awaited = error("gpu/driver/answers", steps.reboot, "this run ends with the driver")
         logger.warning(f"{host.print_prefix}{awaited.sentence}")
-        report.write(host.name, None, (*seen.admission.findings, awaited), None, NONE)
+        report.write(host.name, None, (*seen.findings, awaited), None, NONE)
         raise AwaitsReboot
 
 
@@ -45,7 +45,7 @@ def _steps(seen: preflight.Seen) -> Steps:
     settings = seen.settings
     version = settings.driver_version
     assert version is not None
-    manifest = driver.require_serves(version, [seen.backed.release.manifest] if seen.backed else seen.offered)
+    manifest = driver.require_serves(version, [seen.held_on.release.manifest] if seen.held_on else seen.offered)
     key = _key(settings)
     answers: Mapping[str, Answer] = host.get_fact(Driver, packages=settings.driver_packages)
     found = driver.read({**seen.answers, **answers})

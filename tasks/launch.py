@@ -8,6 +8,7 @@ from pyinfra.api import deploy
 from tasks.facts.paths import Paths
 from tasks.operations import files
 from tasks.plan.host.paths import UNITS
+from tasks.plan.phases.verify import verify_config
 from tasks.plan.plan import Plan
 from tasks.support import render
 
@@ -15,7 +16,7 @@ from tasks.support import render
 @deploy("Launch")
 def write(plan: Plan) -> None:
     wanted = [file for instance in plan.instances for file in render.instance_files(plan, instance).all]
-    wanted += [render.target(plan), plan.verify_config]
+    wanted += [render.target(plan), verify_config(plan)]
     secret = render.api_key(plan)
     found = host.get_fact(Paths, paths=[plan.paths.secret, *(file.path for file in wanted)])
 

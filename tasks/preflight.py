@@ -15,21 +15,22 @@ from pyinfra import host, logger
 
 from tasks.facts.existing import ExistingEnvironment
 from tasks.facts.hardware import Hardware as HardwareFact
-from tasks.facts.kept import KeptReleases, Text
+from tasks.facts.history import ReleaseHistory, Text
 from tasks.facts.listeners import Listeners
 from tasks.facts.planned import Planned
 from tasks.facts.system import System as SystemFact
 from tasks.plan import checks
 from tasks.plan.errors import PlanError
-from tasks.plan.findings import Finding, Level, Refused, error
+from tasks.plan.findings import Finding, Level, Refused, error, named
 from tasks.plan.host import answers as reading
 from tasks.plan.host.answers import Answer, Hardware, System
 from tasks.plan.host.paths import Paths
 from tasks.plan.model.profile import ModelProfile
-from tasks.plan.plan import KERNEL_LIMITS, KERNEL_SETTINGS, Plan, debian_packages
+from tasks.plan.phases.system import KERNEL_LIMITS, KERNEL_SETTINGS, debian_packages
+from tasks.plan.plan import Plan
 from tasks.plan.proof.judgement import NONE
-from tasks.plan.release import choice, existing, python
-from tasks.plan.release import history as kept
+from tasks.plan.release import choice, existing, history, python
+from tasks.plan.release.history import Description, History, Pin
 from tasks.plan.release.manifest import Manifest
 from tasks.plan.service import instances, placement, rules
 from tasks.plan.settings import settings
@@ -38,14 +39,21 @@ from tasks.support import catalogue, report
 
 
 @dataclass
-class Admission:
-    """What is known about a host so far. It is there after a refusal too."""
+class Seen:
+    """What is known about a host so far: settings, what it answered, and what the checks say of it."""
 
-    settings: Settings | None = None
-    system: System | None = None
-    hardware: Hardware | None = None
-    plan: Plan | None = None
+    settings: Settings
+    offered: tuple[Manifest, ...]  # releases that the setting stands for: one, unless it is "auto"
+    profile: ModelProfile
+    paths: Paths
+    history: History
+    held_on: Description | None  # a release that the host keeps and goes back to, or is pinned to
+    api_key: str | None
+    now: float  # seconds since 1970 when the host told its clock
+    answers: Mapping[str, Answer]  # of the facts System and Hardware
+    system: System
     findings: tuple[Finding, ...] = ()
+    plan: Plan | None = None  # there for the report of a host that is refused after it was made
 
     def add(self, *found: Finding) -> None:
         """Keep findings. Raises Refused where one of them ends the run."""
@@ -54,60 +62,46 @@ class Admission:
         if stopping:
             raise Refused(*stopping)
 
-
-@dataclass(frozen=True)
-class Seen:
-    """What is known before the driver's turn: settings, and what the host answered."""
-
-    admission: Admission
-    settings: Settings
-    offered: tuple[Manifest, ...]  # releases that the setting stands for: one, unless it is "auto"
-    profile: ModelProfile
-    paths: Paths
-    there: kept.Kept  # releases on the host
-    backed: kept.Description | None  # the one that it goes back to, or was taken back to
-    api_key: str | None
-    now: float  # seconds since 1970 when the host told its clock
-    answers: Mapping[str, Answer]  # of the facts System and Hardware
-    system: System
+    def found(self, manifest: Manifest, hardware: Hardware | None = None) -> checks.Found:
+        """What the checks judge."""
+        return checks.Found(self.settings, manifest, self.system, self.answers, self.now, hardware)
 
 
 @contextmanager
-def reported(admission: Admission) -> Iterator[None]:
+def reported(seen: Seen | None = None) -> Iterator[None]:
     """Warnings are told; a host that is refused leaves a report that says why."""
     try:
         yield
-    except PlanError:
-        report.write(host.name, admission.plan, admission.findings, None, NONE)
+    except PlanError as fault:
+        known = seen.findings if seen else ()
+        more = tuple(one for one in fault.findings if one not in known) if isinstance(fault, Refused) else ()
+        report.write(host.name, seen.plan if seen else None, (*known, *more), None, NONE)
         raise
     finally:
-        for finding in admission.findings:
+        for finding in seen.findings if seen else ():
             if finding.level in (Level.WARNING, Level.INCOMPLETE) and finding.advice and not finding.stops:
                 logger.warning(f"{host.print_prefix}{finding.sentence}")
 
 
 def examine() -> Seen:
     """Settings and facts. Raises PlanError, one line a fault, where they cannot be had."""
-    admission = Admission()
-    with reported(admission):
-        return _examined(admission)
+    with reported():
+        return _examined()
 
 
 def admit(seen: Seen) -> Plan:
     """The plan for this host, its findings in it. Raises PlanError, one line a fault, where it does not fit."""
-    with reported(seen.admission):
+    with reported(seen):
         return _admitted(seen)
 
 
 def judge_system(seen: Seen, manifest: Manifest) -> None:
     """The checks that come before any GPU is looked at. Raises Refused."""
-    seen.admission.add(
-        *checks.judged(checks.Found(seen.settings, manifest, seen.system, seen.answers, seen.now), "system")
-    )
+    seen.add(*checks.judged(seen.found(manifest), "system"))
 
 
-def _examined(admission: Admission) -> Seen:
-    wanted = admission.settings = settings.load(host.data.dict())
+def _examined() -> Seen:
+    wanted = settings.load(host.data.dict())
     offered = catalogue.offered(wanted.release)  # one, unless it is "auto"
     profile = catalogue.profile(wanted.model)
     if wanted.release != choice.AUTO:
@@ -115,49 +109,48 @@ def _examined(admission: Admission) -> Seen:
     api_key = _api_key(wanted.router_api_key_env)
     paths = Paths.of(wanted, profile)
 
-    there = kept.read(
+    releases = history.read(
         host.get_fact(
-            KeptReleases, releases=paths.releases, current=paths.current, previous=paths.previous, pin=paths.pin
+            ReleaseHistory, releases=paths.releases, current=paths.current, previous=paths.previous, pin=paths.pin
         ),
         paths.pin,
         wanted.unpin,
     )
-    backed = _described(kept.goal(there, wanted.rollback), paths)
-    possible = (*offered, backed.release.manifest) if backed else offered
+    held_on = _described(history.goal(releases, wanted.rollback), paths)
+    possible = (*offered, held_on.release.manifest) if held_on else offered
 
     now = time.time()
-    answers: Mapping[str, Answer] = host.get_fact(
+    of_system: Mapping[str, Answer] = host.get_fact(
         SystemFact,
         user=wanted.service_user,
         paths=[paths.root, paths.state],
         sysctls=[*KERNEL_SETTINGS, *KERNEL_LIMITS],
         packages=sorted({package for one in possible for package in debian_packages(one, one.python)}),
     )
-    with _told_as("host/system/readable", admission):
-        system = admission.system = reading.read_system(answers)
+    with named("host/system/readable"):
+        system = reading.read_system(of_system)
     of_cards: Mapping[str, Answer] = host.get_fact(HardwareFact)
-    every = {**answers, **of_cards}
-    return Seen(admission, wanted, offered, profile, paths, there, backed, api_key, now, every, system)
+    answers = {**of_system, **of_cards}
+    return Seen(wanted, offered, profile, paths, releases, held_on, api_key, now, answers, system)
 
 
 def _admitted(seen: Seen) -> Plan:
-    admission, wanted = seen.admission, seen.settings
     manifest = _asked_for(seen)
-    judged_by = seen.backed.release.manifest if seen.backed else manifest
+    judged_by = seen.held_on.release.manifest if seen.held_on else manifest
     judge_system(seen, judged_by)
 
     of_ports: Mapping[str, Answer] = host.get_fact(Listeners)
-    hardware = admission.hardware = _hardware(seen)
-    found = checks.Found(wanted, judged_by, seen.system, {**seen.answers, **of_ports}, seen.now, hardware)
+    hardware = _hardware(seen)
+    found = seen.found(judged_by, hardware)
+    found = replace(found, answers={**found.answers, **of_ports})
     of_hardware = checks.judged(found, "hardware")
 
-    plan = admission.plan = _planned(seen, hardware, _own(seen, manifest, hardware), of_hardware)
-    found = replace(found, answers={**found.answers, **_answers_for(plan)}, plan=plan)
-    admission.add(*of_hardware, *checks.judged(found, "plan"))
-    admission.plan = replace(plan, findings=admission.findings)
-    for line in rules.cautions(wanted, plan.release.manifest):
+    plan = seen.plan = _planned(seen, hardware, _own(seen, manifest, hardware), of_hardware)
+    found = replace(found, answers={**found.answers, **_answers_for(plan)}, known_plan=plan)
+    seen.add(*of_hardware, *checks.judged(found, "plan"))
+    for line in rules.cautions(seen.settings, plan.release.manifest):
         logger.warning(f"{host.print_prefix}{line}")
-    return admission.plan
+    return replace(plan, findings=seen.findings)
 
 
 def _asked_for(seen: Seen) -> Manifest:
@@ -165,7 +158,7 @@ def _asked_for(seen: Seen) -> Manifest:
     if seen.settings.release != choice.AUTO:
         return seen.offered[0]
     hardware = _hardware(seen)
-    with _told_as(choice.CHECK, seen.admission):
+    with named(choice.CHECK):
         chosen = choice.choose(seen.offered, hardware, seen.system, seen.settings)
     logger.info(f"{host.print_prefix}{chosen.reason}")
     rules.check(seen.settings, chosen.manifest, catalogue.accepted_arguments(chosen.manifest), seen.profile)
@@ -173,31 +166,31 @@ def _asked_for(seen: Seen) -> Manifest:
 
 
 def _hardware(seen: Seen) -> Hardware:
-    with _told_as("gpu/driver/answers", seen.admission):
+    with named("gpu/driver/answers"):
         return reading.read_hardware(seen.answers)
 
 
-def _planned(seen: Seen, hardware: Hardware, own: kept.Description, of_hardware: tuple[Finding, ...]) -> Plan:
+def _planned(seen: Seen, hardware: Hardware, own: Description, of_hardware: tuple[Finding, ...]) -> Plan:
     """The plan for the release of the settings, or for the one that the host goes back to or is pinned to.
 
     of_hardware: findings to be told with a placement that cannot be.
     """
-    wanted, profile, paths, backed = seen.settings, seen.profile, seen.paths, seen.backed
+    wanted, profile, paths, held_on = seen.settings, seen.profile, seen.paths, seen.held_on
     described, pin = own, None
-    if backed and backed.release.id != own.release.id:  # where the settings name it too, nothing holds the host there
-        described, pin = backed, seen.there.pin or _new_pin(backed, own, wanted.rollback_reason)
-        rules.check(wanted, backed.release.manifest, frozenset(backed.arguments), profile)
+    if held_on and held_on.release.id != own.release.id:  # where the settings name it too, nothing holds the host there
+        described, pin = held_on, seen.history.pin or _new_pin(held_on, own, wanted.rollback_reason)
+        rules.check(wanted, held_on.release.manifest, frozenset(held_on.arguments), profile)
     try:
         placed = placement.place(wanted, hardware)
     except PlanError as fault:
-        seen.admission.add(*of_hardware, *(error("gpu/placement/possible", line) for line in fault.lines))
+        seen.add(*of_hardware, *(error("gpu/placement/possible", line) for line in fault.lines))
         raise
     release = described.release
     served = instances.workers(wanted, release, profile, placed, paths)
     every = (*served, instances.router(wanted, release, served, paths))
     return Plan(
         wanted, release, profile, paths, seen.system, hardware, every, catalogue.uv_lock(), seen.api_key,
-        arguments=described.arguments, kept=seen.there, pin=pin, asked=own.release if pin else None,
+        arguments=described.arguments, history=seen.history, pin=pin, asked=own.release if pin else None,
     )  # fmt: skip
 
 
@@ -217,18 +210,7 @@ def _answers_for(plan: Plan) -> Mapping[str, Answer]:
     return answers
 
 
-@contextmanager
-def _told_as(check: str, admission: Admission) -> Iterator[None]:
-    """What cannot be read becomes a finding: of this check, where the fault does not name its own."""
-    try:
-        yield
-    except Refused as fault:
-        admission.add(*fault.findings)
-    except PlanError as fault:
-        admission.add(*(error(check, line) for line in fault.lines))
-
-
-def _own(seen: Seen, manifest: Manifest, hardware: Hardware) -> kept.Description:
+def _own(seen: Seen, manifest: Manifest, hardware: Hardware) -> Description:
     """The release that the settings ask for: to build, or in an environment that is there already."""
     wanted = seen.settings
     if wanted.environment == "release":
@@ -240,20 +222,20 @@ def _own(seen: Seen, manifest: Manifest, hardware: Hardware) -> kept.Description
     told = host.get_fact(
         ExistingEnvironment, python=asked.python, router_python=asked.router_python, paths=list(asked.paths)
     )
-    with _told_as(existing.CHECK, seen.admission):
+    with named(existing.CHECK):
         return catalogue.adopted(manifest, existing.read(told, asked), wanted.router)
 
 
-def _described(release: str, paths: Paths) -> kept.Description | None:
+def _described(release: str, paths: Paths) -> Description | None:
     """A release that the host keeps, read back from it."""
     if not release:
         return None
     path = paths.description(release)
-    return kept.read_description(host.get_fact(Text, path=path), release, path)
+    return history.read_description(host.get_fact(Text, path=path), release, path)
 
 
-def _new_pin(to: kept.Description, instead_of: kept.Description, why: str) -> kept.Pin:
-    return kept.Pin(
+def _new_pin(to: Description, instead_of: Description, why: str) -> Pin:
+    return Pin(
         release=to.release.id,
         instead_of=instead_of.release.id,
         by=f"{getpass.getuser()}@{socket.gethostname()}",

@@ -10,15 +10,15 @@ from tasks.plan.plan import Plan
 
 @deploy("Retire")
 def releases(plan: Plan) -> None:
-    paths, kept = plan.paths, plan.kept
+    paths, history = plan.paths, plan.history
     release.served(
         name=f"Release {plan.release.id} has served",
         mark=f"{plan.release_directory}/served",
-        found=plan.release.id in kept.served,
+        found=plan.release.id in history.served,
     )
     release.removed(
         name="No older releases",
         releases=paths.releases,
-        unwanted={old: paths.belongings(old) for old in kept.superseded(plan.release.id, plan.pin)},
-        leftovers=kept.leftovers,
+        unwanted={old: paths.belongings(old) for old in history.superseded(plan.release.id, plan.pin)},
+        leftovers=history.leftovers,
     )

@@ -9,13 +9,14 @@ from tasks.facts.paths import Paths
 from tasks.facts.release import ReleaseState
 from tasks.operations import files, release
 from tasks.plan.files import WantedFile
+from tasks.plan.phases import runtime as planned
 from tasks.plan.plan import Plan
 from tasks.support import catalogue
 
 
 @deploy("Runtime")
 def build(plan: Plan) -> None:
-    tools = [WantedFile(f"{plan.paths.bin}/{name}", content, "755") for name, content in catalogue.tools().items()]
+    tools = catalogue.placed_tools(plan.paths.bin)
     if plan.release.existing:
         _adopt(plan, tools)
     else:
@@ -23,24 +24,25 @@ def build(plan: Plan) -> None:
 
 
 def _build(plan: Plan, tools: list[WantedFile]) -> None:
-    patches = [plan.patches_file] if plan.patches_file else []
-    placed = [*tools, plan.uv_lock, *plan.lock_files, *patches, plan.build_spec, plan.description]
-    found = host.get_fact(Paths, paths=[plan.uv_metadata, *(file.path for file in placed)])
-    lock, router_lock = plan.lock_files
+    uv, spec, patches = planned.uv_lock(plan), planned.build_spec(plan), planned.patches_file(plan)
+    lock, router_lock = planned.lock_files(plan)
+    placed = [*tools, uv, lock, router_lock, *([patches] if patches else []), spec, planned.description(plan)]
+    metadata = planned.uv_metadata(plan)
+    found = host.get_fact(Paths, paths=[metadata, *(file.path for file in placed)])
     state = host.get_fact(ReleaseState, directory=plan.release_directory, lock=lock.path, router_lock=router_lock.path)
 
     for file in placed:
         files.file(name=f"File {file.path}", wanted=file, found=found[file.path])
     release.uv(
         name="Package installer uv",
-        spec=plan.build_spec.path,
+        spec=spec.path,
         tool=f"{plan.paths.bin}/pd-build",
-        installed=found[plan.uv_metadata].kind == "file",
+        installed=found[metadata].kind == "file",
     )
     release.built(
         name=f"Release {plan.release.id}",
         directory=plan.release_directory,
-        spec=plan.build_spec.path,
+        spec=spec.path,
         tool=f"{plan.paths.bin}/pd-build",
         found=state,
     )
@@ -56,7 +58,7 @@ def _adopt(plan: Plan, tools: list[WantedFile]) -> None:
     release.adopted(
         name=f"Release {plan.release.id}",
         directory=plan.release_directory,
-        description=plan.description.content,
+        description=planned.description(plan).content,
         parts=parts,
         found=found,
     )

@@ -8,25 +8,26 @@ from pyinfra.api import deploy
 from tasks.facts.paths import Paths
 from tasks.operations import files, system
 from tasks.plan.host.paths import SYSCTL
+from tasks.plan.phases.system import directories, kernel_settings, packages
 from tasks.plan.plan import Plan
 from tasks.support import render
 
 
 @deploy("System")
 def provision(plan: Plan) -> None:
-    found = host.get_fact(Paths, paths=[SYSCTL, *(directory.path for directory in plan.directories)])
-    user = plan.settings.service_user
+    folders, user = directories(plan), plan.settings.service_user
+    found = host.get_fact(Paths, paths=[SYSCTL, *(folder.path for folder in folders)])
 
     system.packages(
-        name="Debian packages", missing=[name for name in plan.packages if name not in plan.system.packages]
+        name="Debian packages", missing=[name for name in packages(plan) if name not in plan.system.packages]
     )
     system.service_user(
         name=f"Service user {user}", user=user, home=plan.paths.state, exists=plan.system.user is not None
     )
-    for directory in plan.directories:
-        files.directory(name=f"Folder {directory.path}", wanted=directory, found=found[directory.path])
+    for folder in folders:
+        files.directory(name=f"Folder {folder.path}", wanted=folder, found=found[folder.path])
     files.file(name=f"Kernel settings {SYSCTL}", wanted=render.sysctl(plan), found=found[SYSCTL])
-    for setting in plan.kernel_settings:
+    for setting in kernel_settings(plan):
         system.kernel_setting(name=f"Kernel setting {setting.key}", setting=setting)
     if plan.settings.gpu_persistence:
         system.gpu_persistence(

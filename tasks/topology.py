@@ -23,10 +23,10 @@ def prove(plan: Plan) -> None:
     serving = units.serving(plan.instances)
 
     stays = bool(serving.units) and not serving.replaced
-    kept = proof.read(plan, found[plan.paths.measured].text, found[BOOT_ID].text or "", stays)
-    report.write(host.name, plan, (*plan.findings, *kept.findings), kept.data, kept.state)
+    proved = proof.read(plan, found[plan.paths.measured].text, found[BOOT_ID].text or "", stays)
+    report.write(host.name, plan, (*plan.findings, *proved.findings), proved.data, proved.state)
 
     for worker in plan.workers:
         topology.placed(name=f"Placement of {worker.name}", worker=worker)
     files.file(name=f"File {config.path}", wanted=config, found=found[config.path])
-    topology.proved(name="Peer copies, all_reduce and KV path proved", plan=plan, found=kept, serving=serving)
+    topology.proved(name="Peer copies, all_reduce and KV path proved", plan=plan, found=proved, serving=serving)

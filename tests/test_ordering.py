@@ -13,6 +13,9 @@ import pytest
 from tasks.plan.driver.steps import KEYRINGS, PLACED
 from tasks.plan.host.answers import Answer
 from tasks.plan.host.paths import BOOT_ID, SYSCTL
+from tasks.plan.phases.runtime import build_spec, description, lock_files, patches_file, uv_lock, uv_metadata
+from tasks.plan.phases.system import directories
+from tasks.plan.phases.verify import verify_config
 from tasks.plan.plan import Plan
 from tasks.support import catalogue, render
 from tests.conftest import Checkout
@@ -63,22 +66,22 @@ def every_path(plan: Plan) -> Iterable[str]:
     """Every path that the deploy looks at."""
     yield from (
         SYSCTL,
-        plan.uv_metadata,
+        uv_metadata(plan),
         plan.paths.current,
         plan.paths.previous,
         plan.paths.pin,
         plan.paths.compiled(plan.release.id),
-        plan.description.path,
+        description(plan).path,
         plan.paths.secret,
-        plan.uv_lock.path,
-        plan.build_spec.path,
+        uv_lock(plan).path,
+        build_spec(plan).path,
     )
-    yield from (plan.verify_config.path, plan.paths.probe, plan.paths.measured)
-    yield from (directory.path for directory in plan.directories)
-    yield from (file.path for file in plan.lock_files)
+    yield from (verify_config(plan).path, plan.paths.probe, plan.paths.measured)
+    yield from (directory.path for directory in directories(plan))
+    yield from (file.path for file in lock_files(plan))
     yield from (f"{plan.paths.bin}/{name}" for name in catalogue.tools())
-    assert plan.patches_file is not None
-    yield from (plan.patches_file.path, f"{plan.paths.current}/release.json")
+    assert patches_file(plan) is not None
+    yield from (patches_file(plan).path, f"{plan.paths.current}/release.json")
     yield from (f"{plan.paths.model}/{name}" for name in catalogue.bundled_model("rehearsal-qwen2"))
     yield render.target(plan).path
     for instance in plan.instances:

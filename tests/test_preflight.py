@@ -5,9 +5,10 @@ import dataclasses
 import pytest
 
 from tasks.plan.checks import CHECKS, judged
-from tasks.plan.checks.disk import RELEASE_GB
+from tasks.plan.checks.disk import RELEASE_GB, needs
 from tasks.plan.errors import PlanError
 from tasks.plan.findings import Level
+from tasks.plan.phases.system import kernel_settings, packages
 from tasks.plan.plan import Plan
 from tasks.plan.release import python
 from tasks.plan.release.manifest import Manifest
@@ -191,9 +192,9 @@ def test_a_release_that_is_built_needs_no_room() -> None:
 
 
 def test_what_a_first_install_needs() -> None:
-    needs = plan(settings(), hardware(TWO_SOCKETS)).disk_needs
-    assert needs["/opt/sglang-pd"] == RELEASE_GB["cuda"]
-    assert needs["/var/lib/sglang-pd"] > 146
+    needed = needs(plan(settings(), hardware(TWO_SOCKETS)))
+    assert needed["/opt/sglang-pd"] == RELEASE_GB["cuda"]
+    assert needed["/var/lib/sglang-pd"] > 146
 
 
 @pytest.mark.parametrize(
@@ -202,7 +203,7 @@ def test_what_a_first_install_needs() -> None:
 )
 def test_a_model_that_is_there_needs_no_room(changes: dict[str, object], source: dict[str, str]) -> None:
     made = plan(settings(**changes), hardware(TWO_SOCKETS), model=profile(source=source))
-    assert list(made.disk_needs) == ["/opt/sglang-pd"]
+    assert list(needs(made)) == ["/opt/sglang-pd"]
 
 
 # ---- the model
@@ -232,48 +233,46 @@ def test_a_model_that_is_fetched_may_be_absent() -> None:
 # ---- kernel settings
 
 
-def kernel_settings(
-    reserved: str | None = "", balancing: str | None = "1", **changes: object
-) -> dict[str, tuple[str, str]]:
+def sysctls(reserved: str | None = "", balancing: str | None = "1", **changes: object) -> dict[str, tuple[str, str]]:
     lines = [
         f"{key}={value}" if value is not None else key
         for key, value in (("net.ipv4.ip_local_reserved_ports", reserved), ("kernel.numa_balancing", balancing))
     ]
     made = plan(settings(**changes), hardware(TWO_SOCKETS))
     found = dataclasses.replace(made, system=system(sysctl="\n".join(lines)))
-    return {setting.key: (setting.wanted, setting.found) for setting in found.kernel_settings}
+    return {setting.key: (setting.wanted, setting.found) for setting in kernel_settings(found)}
 
 
 OWN_PORTS = "8000,8998,29001,30000-30001,30335,30435"
 
 
 def test_our_ports_are_reserved_in_the_kernels_spelling() -> None:
-    assert kernel_settings()["net.ipv4.ip_local_reserved_ports"] == (OWN_PORTS, "")
+    assert sysctls()["net.ipv4.ip_local_reserved_ports"] == (OWN_PORTS, "")
 
 
 def test_what_is_reserved_already_stays_so() -> None:
-    wanted, found = kernel_settings(reserved="9100,8080-8081")["net.ipv4.ip_local_reserved_ports"]
+    wanted, found = sysctls(reserved="9100,8080-8081")["net.ipv4.ip_local_reserved_ports"]
     assert wanted == "8000,8080-8081,8998,9100,29001,30000-30001,30335,30435"
     assert found == "8080-8081,9100"
 
 
 def test_ports_that_are_reserved_differ_from_nothing() -> None:
-    wanted, found = kernel_settings(reserved=OWN_PORTS)["net.ipv4.ip_local_reserved_ports"]
+    wanted, found = sysctls(reserved=OWN_PORTS)["net.ipv4.ip_local_reserved_ports"]
     assert wanted == found
 
 
 def test_numa_balancing_is_off() -> None:
-    assert kernel_settings()["kernel.numa_balancing"] == ("0", "1")
+    assert sysctls()["kernel.numa_balancing"] == ("0", "1")
 
 
 def test_a_kernel_without_a_key_is_not_asked_for_it() -> None:
-    assert kernel_settings(reserved=None, balancing=None) == {}
+    assert sysctls(reserved=None, balancing=None) == {}
 
 
 def test_settings_switch_them_off() -> None:
-    assert kernel_settings(reserve_ports=False, disable_numa_balancing=False) == {}
+    assert sysctls(reserve_ports=False, disable_numa_balancing=False) == {}
 
 
 def test_the_release_adds_packages() -> None:
     made = plan(settings(), hardware(TWO_SOCKETS), release(manifest(system_packages=["g++", "libnuma1"])))
-    assert {"g++", "libnuma1", "numactl", "python3.11", "python3.11-venv", "python3.11-dev"} <= set(made.packages)
+    assert {"g++", "libnuma1", "numactl", "python3.11", "python3.11-venv", "python3.11-dev"} <= set(packages(made))

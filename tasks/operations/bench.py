@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyinfra.api import FunctionCommand, Host, State, operation
 
-from tasks.operations.following import ask, in_own_unit, run_and_log, say
+from tasks.operations.progress import ask, in_own_unit, run_and_log, say
 from tasks.plan.bench import figures as bench
 from tasks.plan.errors import PlanError
 from tasks.plan.plan import Plan
@@ -51,9 +51,9 @@ def measure(state: State, host: Host, plan: Plan) -> bool:
 def _keep(result: bench.Result, folder: Path) -> tuple[Path, bench.Comparison]:
     name = report.file_stem(result.host)
     own = folder / "serving" / name
-    report.replace(own / bench.file_name(result), bench.kept(result).encode())
+    report.replace(own / bench.file_name(result), bench.to_json(result).encode())
     comparison = bench.compare(
-        bench.read_kept(path.read_text(errors="replace"), str(path)) for path in sorted(own.glob("*.json"))
+        bench.from_json(path.read_text(errors="replace"), str(path)) for path in sorted(own.glob("*.json"))
     )
     page = folder / f"{name}.serving.html"
     report.replace(page, render.serving(comparison))

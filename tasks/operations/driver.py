@@ -12,7 +12,7 @@ from pyinfra import host
 from pyinfra.api import FunctionCommand, Host, State, StringCommand, operation
 
 from tasks.facts.hardware import Hardware
-from tasks.operations.following import ask, run_and_log, say
+from tasks.operations.progress import ask, run_and_log, say
 from tasks.operations.system import APT
 from tasks.plan.driver import steps as driver
 from tasks.plan.driver.steps import Steps

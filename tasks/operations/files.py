@@ -11,13 +11,13 @@ from pyinfra.api import FileUploadCommand, StringCommand, operation
 from pyinfra.api.output import format_text
 from pyinfra.operations.util.files import generate_color_diff
 
-from tasks.plan.files import Found, WantedDirectory, WantedFile, compare, same_directory
+from tasks.plan.files import FoundPath, WantedDirectory, WantedFile, compare, same_directory
 
 Commands = Generator[StringCommand | FileUploadCommand, None, None]
 
 
 @operation()
-def directory(wanted: WantedDirectory, found: Found) -> Commands:
+def directory(wanted: WantedDirectory, found: FoundPath) -> Commands:
     """A folder with its mode and owner. What lies in it is left alone."""
     if same_directory(wanted, found):
         host.noop(f"{wanted.path} is as wanted")
@@ -27,7 +27,7 @@ def directory(wanted: WantedDirectory, found: Found) -> Commands:
 
 
 @operation()
-def file(wanted: WantedFile, found: Found, then: str | None = None) -> Commands:
+def file(wanted: WantedFile, found: FoundPath, then: str | None = None) -> Commands:
     """A file with content, mode and owner; put in place in one step. --diff shows new files whole.
 
     then: a command that makes new content known, such as systemctl daemon-reload.
@@ -53,7 +53,7 @@ def file(wanted: WantedFile, found: Found, then: str | None = None) -> Commands:
 
 
 @operation()
-def absent(path: str, found: Found) -> Commands:
+def absent(path: str, found: FoundPath) -> Commands:
     """No such path."""
     if found.kind == "absent":
         host.noop(f"{path} is not there")
@@ -61,7 +61,7 @@ def absent(path: str, found: Found) -> Commands:
     yield StringCommand(f"rm -rf {shlex.quote(path)}")
 
 
-def _show(wanted: WantedFile, found: Found) -> None:
+def _show(wanted: WantedFile, found: FoundPath) -> None:
     """The difference, as pyinfra's own --diff prints it."""
     if wanted.secret:
         host.log(f"Will write {format_text(wanted.path, bold=True)} (a secret: not shown)")

@@ -10,14 +10,14 @@ from pyinfra import host, state
 from pyinfra.api import FileUploadCommand, FunctionCommand, StringCommand, operation
 
 from tasks.facts.model import ModelState
-from tasks.operations.following import run_and_log
-from tasks.plan.files import Found, WantedFile, compare
+from tasks.operations.progress import run_and_log
+from tasks.plan.files import FoundPath, WantedFile, compare
 
 Commands = Generator[StringCommand | FileUploadCommand | FunctionCommand, None, None]
 
 
 @operation()
-def bundled(directory: str, owner: str, files: Mapping[str, bytes], found: Mapping[str, Found]) -> Commands:
+def bundled(directory: str, owner: str, files: Mapping[str, bytes], found: Mapping[str, FoundPath]) -> Commands:
     """A small model that this checkout carries."""
     wanted = [WantedFile(f"{directory}/{name}", content, "644", owner, owner) for name, content in files.items()]
     changed = [file for file in wanted if compare(file, found[file.path])]

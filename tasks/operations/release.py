@@ -10,9 +10,10 @@ from typing import Any
 from pyinfra import host
 from pyinfra.api import FileUploadCommand, FunctionCommand, StringCommand, operation
 
-from tasks.facts.kept import InUse
-from tasks.operations.following import in_own_unit, pass_checks, run_and_log, say
-from tasks.plan.files import Found
+from tasks.facts.history import InUse
+from tasks.operations.progress import in_own_unit, pass_checks, run_and_log, say
+from tasks.plan.files import FoundPath
+from tasks.plan.phases.activate import jit_words
 from tasks.plan.plan import Plan
 from tasks.plan.release.manifest import damage
 
@@ -43,7 +44,7 @@ def built(directory: str, spec: str, tool: str, found: Mapping[str, Any] | None)
 
 
 @operation()
-def adopted(directory: str, description: bytes, parts: Mapping[str, str], found: Mapping[str, Found]) -> Commands:
+def adopted(directory: str, description: bytes, parts: Mapping[str, str], found: Mapping[str, FoundPath]) -> Commands:
     """A release's folder that leads to environments which are there already.
 
     parts: "env" and "router" -> folder of the environment, above the interpreter's folder bin.
@@ -70,7 +71,7 @@ def compiled(plan: Plan, mark: str, found: str | None) -> Commands:
         host.noop(f"{mark} names them")
         return
     # set up as a server is: a variable more, such as CC, and servers would compile all of it again
-    yield FunctionCommand(run_and_log, [in_own_unit(plan, JIT_UNIT, plan.jit, mark)], {})
+    yield FunctionCommand(run_and_log, [in_own_unit(plan, JIT_UNIT, jit_words(plan), mark)], {})
 
 
 @operation()

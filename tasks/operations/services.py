@@ -9,7 +9,7 @@ from pyinfra import host, state
 from pyinfra.api import FunctionCommand, StringCommand, operation
 
 from tasks.facts.processes import Bindings
-from tasks.operations.following import follow_gates, say
+from tasks.operations.progress import follow_gates, say
 from tasks.plan.plan import Plan
 from tasks.plan.service import bindings
 from tasks.plan.service.instances import Instance

@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 from pyinfra import host
 from pyinfra.api import StringCommand, operation
 
-from tasks.plan.plan import KernelSetting
+from tasks.plan.phases.system import KernelSetting
 
 Commands = Generator[StringCommand, None, None]
 APT = "DEBIAN_FRONTEND=noninteractive apt-get -y -q -o DPkg::Lock::Timeout=300"

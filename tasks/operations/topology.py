@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 from pyinfra import host, logger
 from pyinfra.api import FunctionCommand, Host, State, StringCommand, operation
 
-from tasks.operations.following import ask, in_own_unit, run_and_log, say
+from tasks.operations.progress import ask, in_own_unit, run_and_log, say
 from tasks.plan.findings import Finding, Level
 from tasks.plan.host.paths import BOOT_ID
 from tasks.plan.plan import Plan
@@ -52,8 +52,8 @@ def measure(state: State, host: Host, plan: Plan, serving: Sequence[str]) -> boo
         say(host, f"drained for the proof: {', '.join(serving)}")
         run_and_log(state, host, f"systemctl stop {plan.router.unit}; systemctl stop {' '.join(serving)}")
     run_and_log(state, host, _probe(plan))
-    kept, boot = (ask(host, f"cat {shlex.quote(path)}") for path in (plan.paths.measured, BOOT_ID))
-    found = proof.read(plan, kept or None, boot.strip(), serving=False)
+    measured, boot = (ask(host, f"cat {shlex.quote(path)}") for path in (plan.paths.measured, BOOT_ID))
+    found = proof.read(plan, measured or None, boot.strip(), serving=False)
     page = report.write(host.name, plan, (*plan.findings, *found.findings), found.data, found.state)
     if found.stale:
         say(host, f"pd-probe left no result ({found.stale}): `journalctl -u {UNIT}` on the host says why", "red")

@@ -9,7 +9,7 @@ from pyinfra import host, state
 from pyinfra.api import StringCommand, operation
 
 from tasks.facts.answers import Answers
-from tasks.operations.following import say
+from tasks.operations.progress import say
 
 
 @operation()

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tasks.plan.errors import PlanError
+
+
+def to_json(value: object) -> bytes:
+    """JSON as files on a host hold it."""
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ class WantedDirectory:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundPath:
     """A path as it is on the host. kind: 'file', 'directory', 'link', 'other' or 'absent'."""
 
     kind: str
@@ -54,13 +60,13 @@ class Found:
         return hashlib.sha256(self.content).hexdigest() if self.content is not None else self.sha256
 
 
-ABSENT = Found("absent")
+ABSENT = FoundPath("absent")
 
 
-class FoundPaths(dict[str, Found]):
+class FoundPaths(dict[str, FoundPath]):
     """By path. A path that is not in it was not read, which is another thing than an absent one."""
 
-    def __missing__(self, path: str) -> Found:
+    def __missing__(self, path: str) -> FoundPath:
         raise PlanError(f"{path} was not read from the host; run again")
 
 
@@ -76,7 +82,7 @@ def read_paths(lines: Iterable[str]) -> FoundPaths:
                 f"the host's list of files cannot be read, its line says {line[:80]!r}; run again"
             ) from None
         sha256 = value.removeprefix("sha256:") if kind == "file" and content is None else ""
-        found[path] = Found(kind, mode, owner, group, content, sha256, value if kind == "link" else "")
+        found[path] = FoundPath(kind, mode, owner, group, content, sha256, value if kind == "link" else "")
     return found
 
 
@@ -92,7 +98,7 @@ class Difference:
         return self.content or self.mode or self.owner
 
 
-def compare(wanted: WantedFile, found: Found) -> Difference:
+def compare(wanted: WantedFile, found: FoundPath) -> Difference:
     if found.kind != "file":
         return Difference(content=True, mode=True, owner=True)
     return Difference(
@@ -102,5 +108,5 @@ def compare(wanted: WantedFile, found: Found) -> Difference:
     )
 
 
-def same_directory(wanted: WantedDirectory, found: Found) -> bool:
-    return found == Found("directory", wanted.mode, wanted.owner, wanted.group)
+def same_directory(wanted: WantedDirectory, found: FoundPath) -> bool:
+    return found == FoundPath("directory", wanted.mode, wanted.owner, wanted.group)

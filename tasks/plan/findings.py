@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -71,3 +72,14 @@ class Refused(PlanError):
 def error(id: str, line: str, advice: str = "", *evidence: str) -> Finding:
     """A finding that stops the run."""
     return Finding(id, Level.ERROR, line, evidence, advice)
+
+
+@contextmanager
+def named(check: str) -> Iterator[None]:
+    """What cannot be read or planned becomes a finding of this check, where the fault names none itself."""
+    try:
+        yield
+    except Refused:
+        raise
+    except PlanError as fault:
+        raise Refused(*(error(check, line) for line in fault.lines)) from None

@@ -13,6 +13,7 @@ from tasks.plan.bench import figures as bench
 from tasks.plan.bench import page as bench_page
 from tasks.plan.files import WantedFile
 from tasks.plan.host.paths import SYSCTL, UNITS
+from tasks.plan.phases.system import kernel_settings
 from tasks.plan.plan import Plan
 from tasks.plan.report import page
 from tasks.plan.service.instances import Instance, lone_decode
@@ -81,7 +82,7 @@ def target(plan: Plan) -> WantedFile:
 
 
 def sysctl(plan: Plan) -> WantedFile:
-    return WantedFile(SYSCTL, _render("sysctl.conf.j2", {"kernel_settings": plan.kernel_settings}))
+    return WantedFile(SYSCTL, _render("sysctl.conf.j2", {"kernel_settings": kernel_settings(plan)}))
 
 
 def report(data: Mapping[str, Any]) -> bytes:

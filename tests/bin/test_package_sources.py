@@ -403,7 +403,15 @@ def test_lists_are_split_and_what_is_not_there_is_left_out(
     assert "hush" not in said
 
 
-@pytest.mark.parametrize(("file", "text"), [("etc/pip.conf", "index-url = x\n"), ("etc/uv/uv.toml", "index-url = x\n")])
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("etc/pip.conf", "index-url = x\n"),
+        ("etc/uv/uv.toml", "index-url = x\n"),
+        ("etc/uv/uv.toml", 'index = "https://a.test/s"\n'),
+        ("etc/uv/uv.toml", '[[index]]\nname = "a"\n'),
+    ],
+)
 def test_a_configuration_that_cannot_be_read_is_one_line(
     file: str, text: str, configured: Callable[..., dict[str, str]], tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ from tasks.facts.paths import Paths
 from tasks.plan.errors import PlanError
 from tasks.plan.files import (
     ABSENT,
-    Found,
+    FoundPath,
     FoundPaths,
     WantedDirectory,
     WantedFile,
@@ -20,7 +20,7 @@ from tasks.plan.files import (
 )
 
 WANTED = WantedFile("/etc/x.sh", b"content\n", "755", "root", "sglang")
-AS_WANTED = Found("file", "755", "root", "sglang", b"content\n")
+AS_WANTED = FoundPath("file", "755", "root", "sglang", b"content\n")
 
 
 def line(path: str, kind: str, content: bytes = b"", mode: str = "644") -> str:
@@ -34,21 +34,21 @@ def line(path: str, kind: str, content: bytes = b"", mode: str = "644") -> str:
     ("found", "differs"),
     [
         (AS_WANTED, set()),
-        (Found("file", "755", "root", "sglang", sha256=WANTED.sha256), set()),
-        (Found("file", "755", "root", "sglang", b"content"), {"content"}),
-        (Found("file", "755", "root", "sglang", sha256="00"), {"content"}),
-        (Found("file", "755", "root", "sglang"), {"content"}),
-        (Found("file", "644", "root", "sglang", b"content\n"), {"mode"}),
-        (Found("file", "4755", "root", "sglang", b"content\n"), {"mode"}),
-        (Found("file", "755", "root", "root", b"content\n"), {"owner"}),
-        (Found("file", "755", "bob", "sglang", b"content\n"), {"owner"}),
-        (Found("file", "644", "bob", "sglang", b"other\n"), {"content", "mode", "owner"}),
+        (FoundPath("file", "755", "root", "sglang", sha256=WANTED.sha256), set()),
+        (FoundPath("file", "755", "root", "sglang", b"content"), {"content"}),
+        (FoundPath("file", "755", "root", "sglang", sha256="00"), {"content"}),
+        (FoundPath("file", "755", "root", "sglang"), {"content"}),
+        (FoundPath("file", "644", "root", "sglang", b"content\n"), {"mode"}),
+        (FoundPath("file", "4755", "root", "sglang", b"content\n"), {"mode"}),
+        (FoundPath("file", "755", "root", "root", b"content\n"), {"owner"}),
+        (FoundPath("file", "755", "bob", "sglang", b"content\n"), {"owner"}),
+        (FoundPath("file", "644", "bob", "sglang", b"other\n"), {"content", "mode", "owner"}),
         (ABSENT, {"content", "mode", "owner"}),
-        (Found("directory", "755", "root", "sglang"), {"content", "mode", "owner"}),
-        (Found("link", "777", "root", "root", target="/elsewhere"), {"content", "mode", "owner"}),
+        (FoundPath("directory", "755", "root", "sglang"), {"content", "mode", "owner"}),
+        (FoundPath("link", "777", "root", "root", target="/elsewhere"), {"content", "mode", "owner"}),
     ],
 )
-def test_what_differs(found: Found, differs: set[str]) -> None:
+def test_what_differs(found: FoundPath, differs: set[str]) -> None:
     difference = compare(WANTED, found)
     assert {part for part in ("content", "mode", "owner") if getattr(difference, part)} == differs
     assert bool(difference) is bool(differs)
@@ -57,15 +57,15 @@ def test_what_differs(found: Found, differs: set[str]) -> None:
 @pytest.mark.parametrize(
     ("found", "same"),
     [
-        (Found("directory", "750", "root", "sglang"), True),
-        (Found("directory", "755", "root", "sglang"), False),
-        (Found("directory", "750", "sglang", "sglang"), False),
-        (Found("file", "750", "root", "sglang", b""), False),
-        (Found("link", "750", "root", "sglang", target="/x"), False),
+        (FoundPath("directory", "750", "root", "sglang"), True),
+        (FoundPath("directory", "755", "root", "sglang"), False),
+        (FoundPath("directory", "750", "sglang", "sglang"), False),
+        (FoundPath("file", "750", "root", "sglang", b""), False),
+        (FoundPath("link", "750", "root", "sglang", target="/x"), False),
         (ABSENT, False),
     ],
 )
-def test_a_directory(found: Found, same: bool) -> None:
+def test_a_directory(found: FoundPath, same: bool) -> None:
     assert same_directory(WantedDirectory("/etc/x", "750", "root", "sglang"), found) is same
 
 
@@ -73,7 +73,7 @@ def test_a_directory(found: Found, same: bool) -> None:
 
 
 def test_an_empty_file_is_a_file() -> None:
-    assert read_paths([line("/a", "file")])["/a"] == Found("file", "644", "root", "root", b"")
+    assert read_paths([line("/a", "file")])["/a"] == FoundPath("file", "644", "root", "root", b"")
 
 
 def test_bytes_of_any_kind() -> None:

@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 
+from tasks.plan.phases.activate import jit_words, release_checks
+from tasks.plan.phases.runtime import build_spec, lock_files, patches_file, pins, uv_lock
+from tasks.plan.phases.system import directories
+from tasks.plan.phases.verify import verify_config
 from tasks.plan.plan import Plan
 from tests.plan.builders import API_KEY, TWO_SOCKETS, hardware, manifest, overlay, plan, profile, release, settings
 
@@ -19,19 +23,19 @@ def made(**changes: object) -> Plan:
 
 
 def config(found: Plan) -> dict[str, Any]:
-    return dict(json.loads(found.verify_config.content))
+    return dict(json.loads(verify_config(found).content))
 
 
 def test_every_path_follows_the_settings() -> None:
     found = made(root_dir="/srv/pd", config_dir="/srv/etc", state_dir="/data/pd")
-    paths = [directory.path for directory in found.directories]
+    paths = [directory.path for directory in directories(found)]
     assert all(path.startswith(("/srv/pd", "/srv/etc", "/data/pd")) for path in paths)
     assert found.release_directory == f"/srv/pd/releases/{found.release.id}"
     assert found.paths.model == "/data/pd/models/some-model"
 
 
 def test_a_folder_comes_after_the_one_that_holds_it() -> None:
-    paths = [directory.path for directory in made().directories]
+    paths = [directory.path for directory in directories(made())]
     for path in paths:
         inside = [other for other in paths if other.startswith(f"{path}/")]
         assert all(paths.index(path) < paths.index(other) for other in inside)
@@ -39,7 +43,7 @@ def test_a_folder_comes_after_the_one_that_holds_it() -> None:
 
 def test_only_what_servers_write_belongs_to_them() -> None:
     found = made(service_user="pd")
-    owners = {directory.path: directory.owner for directory in found.directories}
+    owners = {directory.path: directory.owner for directory in directories(found)}
     assert {path for path, owner in owners.items() if owner == "pd"} == {
         "/var/lib/sglang-pd",
         "/var/lib/sglang-pd/models",
@@ -61,13 +65,13 @@ def test_what_a_server_compiles_serves_its_own_release_only() -> None:
 def test_kernels_are_compiled_ahead_as_the_server_would_look_for_them() -> None:
     built = release(manifest(jit=["package:gen_norm"]))
     found = plan(settings(), hardware(TWO_SOCKETS), built)
-    words = found.jit
+    words = jit_words(found)
     variables = dict(word.split("=", 1) for word in words if re.match(r"[A-Z0-9_]+=", word))
     assert variables.items() >= {(v.name, v.value) for v in found.workers[0].environment}
     assert variables["PATH"].startswith(f"{found.release_directory}/env/bin:")
     assert variables["CUDA_HOME"] == f"{found.release_directory}/env/cuda"
     assert words[-3:] == ["--python", found.python, "package:gen_norm"]
-    assert made().jit == [], "nothing to compile"
+    assert jit_words(made()) == [], "nothing to compile"
 
 
 @pytest.mark.parametrize(
@@ -92,12 +96,12 @@ def test_a_revision_of_the_settings_wins() -> None:
 
 def test_the_builder_is_told_the_same_identity() -> None:
     found = plan(settings(), hardware(TWO_SOCKETS), release(patches=[SHIM]))
-    spec = json.loads(found.build_spec.content)
+    spec = json.loads(build_spec(found).content)
     assert (spec["id"], spec["python"]) == (found.release.id, "3.11")
     assert spec["patches"] == {"shim": SHIM.sha256}
-    assert {spec["lock"], spec["router_lock"]} == {file.path for file in found.lock_files}
-    assert found.patches_file is not None and spec["patches_file"] == found.patches_file.path
-    assert json.loads(made().build_spec.content)["patches_file"] is None
+    assert {spec["lock"], spec["router_lock"]} == {file.path for file in lock_files(found)}
+    assert patches_file(found) is not None and spec["patches_file"] == patches_file(found).path
+    assert json.loads(build_spec(made()).content)["patches_file"] is None
 
 
 def test_package_sources_reach_the_builder() -> None:
@@ -107,20 +111,20 @@ def test_package_sources_reach_the_builder() -> None:
         "package_find_links": ["/wheels"],
         "package_certificate": "/etc/ssl/mirror.pem",
     }
-    spec = json.loads(made(**given).build_spec.content)
+    spec = json.loads(build_spec(made(**given)).content)
     assert [spec[key] for key in ("index_url", "extra_index_urls", "find_links", "certificate")] == list(given.values())
     assert spec["wheelhouse"] is None
 
 
 def test_a_wheelhouse_reaches_the_builder_and_holds_both_locks_and_uv() -> None:
     found = made(package_wheelhouse="/srv/wheels")
-    assert json.loads(found.build_spec.content)["wheelhouse"] == "/srv/wheels"
-    assert {pin.name for pin in found.pins} == {"sglang", "sglang-router", "uv"}
+    assert json.loads(build_spec(found).content)["wheelhouse"] == "/srv/wheels"
+    assert {pin.name for pin in pins(found)} == {"sglang", "sglang-router", "uv"}
 
 
 def test_a_release_is_probed_in_the_environment_of_its_servers() -> None:
     found = made()
-    probe, router, variables = (shlex.split(command) for command in found.release_checks)
+    probe, router, variables = (shlex.split(command) for command in release_checks(found))
     expected = json.loads(probe[probe.index("--expect") + 1])
     wanted = {variable.name: variable.value for variable in found.workers[0].environment}
     assert wanted["NCCL_P2P_LEVEL"] == "SYS" and expected["environment"].items() < wanted.items()
@@ -154,7 +158,7 @@ def test_after_a_rollback_the_switch_of_a_patch_may_stay_in_the_settings() -> No
 def test_a_cuda_build_of_torch_may_serve_a_release_for_the_cpu() -> None:
     cpu = manifest(device="cpu", cuda=None)
     for lock, judged in (("torch==9.1.0+cpu --hash=x\n", True), ("torch==9.1.0 --hash=x\n", False)):
-        probe = plan(settings(), hardware(TWO_SOCKETS), release(cpu, lock=lock)).release_checks[0]
+        probe = release_checks(plan(settings(), hardware(TWO_SOCKETS), release(cpu, lock=lock)))[0]
         expected = json.loads(shlex.split(probe)[-1])
         assert ("cuda" in expected) is judged
         assert "gpu_imports" not in expected
@@ -178,12 +182,12 @@ def test_the_counters_of_every_worker_are_asked_for() -> None:
 def test_the_tool_is_told_where_the_key_is_and_not_the_key() -> None:
     found = plan(settings(router_api_key_env="KEY"), hardware(TWO_SOCKETS), api_key=API_KEY)
     assert config(found)["api_key_file"] == found.paths.secret
-    assert API_KEY not in found.verify_config.content.decode()
+    assert API_KEY not in verify_config(found).content.decode()
 
 
 def test_a_fingerprint_changes_with_the_key() -> None:
     found = made()
-    files = (found.verify_config, found.uv_lock, found.build_spec)
+    files = (verify_config(found), uv_lock(found), build_spec(found))
     without = found.fingerprint(*files, None)
     assert without.secret is None
-    assert found.fingerprint(*files, found.uv_lock) != without
+    assert found.fingerprint(*files, uv_lock(found)) != without

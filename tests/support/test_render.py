@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.plan.files import WantedFile
+from tasks.plan.phases.system import kernel_settings
+from tasks.plan.phases.verify import verify_config
 from tasks.plan.plan import Plan
 from tasks.plan.service.instances import Instance
 from tasks.support import render
@@ -222,7 +224,7 @@ def test_the_api_key_stands_in_its_own_file_alone(tmp_path: Path) -> None:
         assert not any(
             API_KEY.encode() in file.content or shlex.quote(API_KEY).encode() in file.content for file in files
         )
-    assert API_KEY.encode() not in made.verify_config.content
+    assert API_KEY.encode() not in verify_config(made).content
 
 
 def test_without_a_key_there_is_no_secret(tmp_path: Path) -> None:
@@ -473,8 +475,8 @@ def test_systemd_accepts_the_units(planned: Plan, tmp_path: Path) -> None:
 def test_kernel_settings_are_key_and_value_with_a_reason(planned: Plan) -> None:
     lines = render.sysctl(planned).content.decode().splitlines()
     values = [line for line in lines if line and not line.startswith("#")]
-    assert values == [f"{setting.key} = {setting.wanted}" for setting in planned.kernel_settings]
-    assert len([line for line in lines if line.startswith("# ")]) == 1 + len(planned.kernel_settings)
+    assert values == [f"{setting.key} = {setting.wanted}" for setting in kernel_settings(planned)]
+    assert len([line for line in lines if line.startswith("# ")]) == 1 + len(kernel_settings(planned))
 
 
 # ---- fingerprints

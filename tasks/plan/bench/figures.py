@@ -211,14 +211,14 @@ def result(plan: Plan, host: str, text: str) -> Result:
     )
 
 
-# ---- what is kept
+# ---- results on disk
 
 
-def kept(result: Result) -> str:
+def to_json(result: Result) -> str:
     return json.dumps(result.model_dump(by_alias=True), indent=1, ensure_ascii=False) + "\n"
 
 
-def read_kept(text: str, name: str) -> Result:
+def from_json(text: str, name: str) -> Result:
     """A kept result. Raises PlanError, one line, where it cannot be read."""
     try:
         return _typed(json.loads(text), name)

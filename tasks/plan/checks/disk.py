@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from tasks.plan.checks.registry import GB, Found, Verdict, check, error, healthy
+from tasks.plan.plan import Plan
 
 RELEASE_GB = {"cuda": 24.0, "cpu": 5.0}  # measured 9.4 and 1.7 installed, the package cache beside it, and one more
+
+
+def needs(plan: Plan) -> dict[str, float]:
+    """GB that a first install writes, by folder."""
+    needed = {plan.paths.root: RELEASE_GB[plan.release.manifest.device] if plan.release.existing is None else 0.0}
+    if plan.profile.source.hub and not plan.brings_model:
+        needed[plan.paths.state] = plan.profile.size_gb * 1.02
+    return needed
 
 
 def room(found: Found, path: str, needed: float) -> Verdict:
@@ -29,10 +38,9 @@ def room(found: Found, path: str, needed: float) -> Verdict:
     ask="df -h",
 )
 def release(found: Found) -> Verdict:
-    assert found.plan is not None
     if found.plan.release_file in found.text_or_empty("files").splitlines():
         return healthy(f"release {found.plan.release.id} is built")
-    return room(found, found.plan.paths.root, found.plan.disk_needs[found.plan.paths.root])
+    return room(found, found.plan.paths.root, needs(found.plan)[found.plan.paths.root])
 
 
 @check(
@@ -44,8 +52,7 @@ def release(found: Found) -> Verdict:
     ask="df -h",
 )
 def model(found: Found) -> Verdict:
-    assert found.plan is not None
-    needed = found.plan.disk_needs.get(found.plan.paths.state)
+    needed = needs(found.plan).get(found.plan.paths.state)
     if needed is None:
         return healthy("the model is not fetched")
     if found.plan.model_file in found.text_or_empty("files").splitlines():

@@ -15,7 +15,7 @@ OPEN_MODULES_FROM = "10.0"  # compute capability: Blackwell and later run on the
     judges="nvidia-smi is there and lists GPUs within 30 s; where it does not, there is nothing to plan with",
     source="field reports: a hung driver keeps nvidia-smi waiting for ever",
     ask="nvidia-smi -L",
-    of_plan=True,
+    never_silenced=True,
 )
 def answers(found: Found) -> Verdict:
     gpus = found.gpus
@@ -31,7 +31,7 @@ def answers(found: Found) -> Verdict:
     of_gpu=True,
 )
 def match(found: Found) -> Verdict:
-    loaded, library = found.hardware.driver if found.hardware else None, found.gpus[0].driver
+    loaded, library = found.hardware.driver, found.gpus[0].driver
     if loaded is None:
         found.text("driver")
         raise Unreadable("no version of a kernel module in it", *found.rows("driver")[:1])
@@ -54,7 +54,7 @@ def match(found: Found) -> Verdict:
 )
 def minimum(found: Found) -> Verdict:
     needed = found.manifest.driver_minimum
-    driver = (found.hardware.driver if found.hardware else None) or found.gpus[0].driver
+    driver = found.hardware.driver or found.gpus[0].driver
     if needed is None:
         return healthy(f"driver {driver}, the release asks for none")
     if int(driver.split(".", 1)[0]) < needed:

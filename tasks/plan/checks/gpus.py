@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tasks.plan.checks.registry import Found, Unreadable, Verdict, check, error, healthy, warning
 from tasks.plan.host.answers import HEALTH_COLUMNS, Gpu
-from tasks.plan.host.topology import spell_number_list
+from tasks.plan.host.matrices import spell_number_list
 from tasks.plan.service.placement import ROLES
 
 OUR_UNITS = "sglang-pd-"
@@ -106,10 +106,10 @@ def visible(found: Found) -> Verdict:
     source="tasks/plan/service/placement.py",
     settings=tuple(f"{role}_{name}" for role in ROLES for name in ("gpus", "tensor_parallel")),
     ask="nvidia-smi topo -m",
-    of_plan=True,
+    never_silenced=True,
 )
 def placed(found: Found) -> Verdict:
-    workers = found.plan.workers if found.plan else ()
+    workers = found.plan.workers
     placements = [(worker.name, worker.placement) for worker in workers if worker.placement]
     said = [f"{name}: {p.where}: {p.rule}" for name, p in placements]
     return healthy(f"{len(found.wanted)} of {len(found.gpus)} GPUs for {len(workers)} servers", *said)

@@ -6,7 +6,7 @@ import re
 
 from tasks.plan.checks.gpus import health
 from tasks.plan.checks.registry import Found, Unreadable, Verdict, check, error, healthy, warning
-from tasks.plan.host.topology import parse_p2p_matrix, parse_topo_matrix
+from tasks.plan.host.matrices import parse_p2p_matrix, parse_topo_matrix
 from tasks.plan.service.placement import ROLES, write_collapse
 
 DEVICE = re.compile(r"^([0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f] ")
@@ -151,7 +151,6 @@ def matrix(found: Found) -> Verdict:
     of_gpu=True,
 )
 def numa(found: Found) -> Verdict:
-    assert found.hardware is not None and found.plan is not None
     unknown = [w.name for w in found.plan.workers if w.placement and not w.placement.numa_nodes]
     if unknown and len(found.hardware.nodes) > 1:
         return warning(
@@ -173,7 +172,6 @@ def numa(found: Found) -> Verdict:
     of_gpu=True,
 )
 def collapse(found: Found) -> Verdict:
-    assert found.hardware is not None and found.plan is not None
     placements = tuple(worker.placement for worker in found.plan.workers if worker.placement)
     shape = write_collapse(placements, found.hardware)
     return Verdict(shape.level, shape.line, shape.advice, shape.evidence)
@@ -191,7 +189,7 @@ def _refused(found: Found, pairs: list[tuple[int, int]]) -> list[tuple[int, int,
 
 def _groups(found: Found) -> dict[str, list[tuple[int, ...]]]:
     groups: dict[str, list[tuple[int, ...]]] = {role: [] for role in ROLES}
-    for worker in found.plan.workers if found.plan else ():
+    for worker in found.plan.workers:
         if worker.placement:
             groups[worker.role].append(worker.placement.gpus)
     return groups

@@ -15,7 +15,6 @@ from tasks.plan.checks.registry import Found, Verdict, check, error, healthy
 )
 def there(found: Found) -> Verdict:
     plan = found.plan
-    assert plan is not None
     if not plan.brings_model:
         return healthy("the model is fetched where it is not there")
     if plan.model_file not in found.text_or_empty("files").splitlines():
@@ -35,7 +34,6 @@ def there(found: Found) -> Verdict:
 )
 def pinned(found: Found) -> Verdict:
     plan = found.plan
-    assert plan is not None
     if plan.profile.source.hub and not plan.brings_model and plan.model_revision is None:
         return error(
             f"model {plan.profile.name} pins no revision of {plan.profile.source.hub}",

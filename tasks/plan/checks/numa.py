@@ -18,14 +18,14 @@ from tasks.plan.checks.registry import (
     healthy,
     warning,
 )
-from tasks.plan.host.topology import number_list, spell_number_list
+from tasks.plan.host.matrices import number_list, spell_number_list
 
 
 def _gpus_of_node(found: Found) -> dict[int, int]:
     """NUMA node -> GPUs (for a CPU release: ranks) of the servers that are bound to it."""
     node_of = {gpu.index: gpu.numa_node for gpu in found.gpus}
     count: dict[int, int] = {}
-    for worker in found.plan.workers if found.plan else ():
+    for worker in found.plan.workers:
         nodes = worker.placement.numa_nodes if worker.placement else ()
         for gpu in worker.placement.gpus if worker.placement and nodes else ():
             own = node_of.get(gpu)
@@ -57,7 +57,6 @@ def held(found: Found) -> Mapping[int, float]:
     ask="cat /sys/devices/system/node/node*/cpulist",
 )
 def cpus(found: Found) -> Verdict:
-    assert found.hardware is not None
     each = found.settings.minimum_cpus_per_gpu
     have = {node.index: len(node.cpus) for node in found.hardware.nodes}
     wanted = _gpus_of_node(found)
@@ -146,7 +145,7 @@ def _allowed(found: Found, field: str) -> frozenset[int]:
 )
 def allowed_cpus(found: Found) -> Verdict:
     allowed = _allowed(found, "Cpus_allowed_list")
-    for worker in found.plan.workers if found.plan else ():
+    for worker in found.plan.workers:
         placement = worker.placement
         planned = number_list(placement.cpus) if placement and placement.cpus else frozenset()
         said = f"Cpus_allowed_list: {spell_number_list(allowed)}"
@@ -194,7 +193,7 @@ def allowed_memory(found: Found) -> Verdict:
     ask="numactl --cpunodebind=NODE --membind=NODE true",
 )
 def binding(found: Found) -> Verdict:
-    bindings = found.plan.bindings if found.plan else []
+    bindings = found.plan.bindings
     for command in bindings:
         answer = found.answers.get(f"binding {command}")
         if answer is not None and answer.status == NO_SUCH_TOOL:

@@ -18,7 +18,6 @@ MISFIT = 1  # pd-patch's status
     of_gpu=True,
 )
 def capability(found: Found) -> Verdict:
-    assert found.plan is not None
     capabilities = {gpu.index: gpu.compute_capability for gpu in found.gpus if gpu.index in found.wanted}
     misfits = [
         f"patch {patch.name} is for compute capability {' and '.join(served)}, GPU {index} has {capabilities[index]}"
@@ -41,7 +40,6 @@ def capability(found: Found) -> Verdict:
     ask="pd-patch check --patches /opt/sglang-pd/locks/ID-patches.json SITE_PACKAGES",
 )
 def fit(found: Found) -> Verdict:
-    assert found.plan is not None
     if not found.plan.release.patches:
         return healthy("no patches")
     answer = found.answers.get("patches")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from tasks.plan.checks.gpus import OUR_UNITS
 from tasks.plan.checks.registry import Found, Unreadable, Verdict, check, error, healthy, warning
 from tasks.plan.host.answers import Listener, read_listeners
-from tasks.plan.host.topology import number_list
+from tasks.plan.host.matrices import number_list
 
 
 def _ports(found: Found) -> list[tuple[str, int, str]]:
     """Server, port, and the setting that says so."""
-    return [(i.name, port, setting) for i in (found.plan.instances if found.plan else ()) for port, setting in i.ports]
+    return [(i.name, port, setting) for i in found.plan.instances for port, setting in i.ports]
 
 
 def _holder(listener: Listener) -> str:

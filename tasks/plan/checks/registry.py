@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from tasks.plan.findings import Finding, Level, silence
 from tasks.plan.host.answers import Answer, Gpu, Hardware, System
+from tasks.plan.plan import Plan
 from tasks.plan.release.manifest import Manifest
 from tasks.plan.settings.settings import Settings
-
-if TYPE_CHECKING:
-    from tasks.plan.plan import Plan
 
 GB = 1_000_000_000
 TIMED_OUT = (124, 137)  # of coreutils' timeout: its own status, and 128 + KILL
@@ -29,17 +27,31 @@ class Found:
     system: System
     answers: Mapping[str, Answer]  # every section that was asked for, by name
     now: float  # seconds since 1970 by the control machine's clock, when the host told its own
-    hardware: Hardware | None = None
-    plan: Plan | None = None
+    known_hardware: Hardware | None = None  # None before it was read
+    known_plan: Plan | None = None  # None before it was made
+
+    @property
+    def hardware(self) -> Hardware:
+        """Raises Unreadable where it is not read yet."""
+        if self.known_hardware is None:
+            raise Unreadable("the hardware is not read yet")
+        return self.known_hardware
+
+    @property
+    def plan(self) -> Plan:
+        """Raises Unreadable where there is none yet."""
+        if self.known_plan is None:
+            raise Unreadable("there is no plan yet")
+        return self.known_plan
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
-        return self.hardware.gpus if self.hardware else ()
+        return self.known_hardware.gpus if self.known_hardware else ()
 
     @property
     def wanted(self) -> frozenset[int]:
         """Indices of the GPUs that the plan gives to a server; all of them as long as there is no plan."""
-        if self.plan is None:
+        if self.known_plan is None:
             return frozenset(gpu.index for gpu in self.gpus)
         return frozenset(gpu for worker in self.plan.workers if worker.placement for gpu in worker.placement.gpus)
 
@@ -114,7 +126,7 @@ class Check:
     ask: str  # the command that shows a person the same
     required: bool  # whether an answer that cannot be read stops the run
     of_gpu: bool  # about what a CPU release does not use
-    of_plan: bool  # no plan can be made where it fails: it cannot be silenced
+    never_silenced: bool  # no plan can be made where it fails: it cannot be silenced
     judge: Callable[[Found], Verdict]
 
     def finding(self, found: Found) -> Finding:
@@ -146,14 +158,14 @@ def check(
     ask: str = "",
     required: bool = True,
     of_gpu: bool = False,
-    of_plan: bool = False,
+    never_silenced: bool = False,
 ) -> Callable[[Callable[[Found], Verdict]], Callable[[Found], Verdict]]:
     """Enter a function into the list of checks."""
 
     def enter(judge: Callable[[Found], Verdict]) -> Callable[[Found], Verdict]:
         if id in CHECKS:
             raise TypeError(f"two checks are called {id}")
-        CHECKS[id] = Check(id, needs, judges, source, settings, ask, required, of_gpu, of_plan, judge)
+        CHECKS[id] = Check(id, needs, judges, source, settings, ask, required, of_gpu, never_silenced, judge)
         return judge
 
     return enter
@@ -174,7 +186,7 @@ def table() -> str:
     """The list of checks as docs/refusals.md shows it."""
     lines = ["| check | judges | settings | source |", "| --- | --- | --- | --- |"]
     for one in CHECKS.values():
-        marks = "".join((" (GPU)" if one.of_gpu else "", " (cannot be silenced)" if one.of_plan else ""))
+        marks = "".join((" (GPU)" if one.of_gpu else "", " (cannot be silenced)" if one.never_silenced else ""))
         settings = ", ".join(f"`{name}`" for name in one.settings)
         cells = (f"`{one.id}`{marks}", one.judges, settings, one.source)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")

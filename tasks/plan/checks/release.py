@@ -14,7 +14,7 @@ from tasks.plan.release import choice, existing
     source="manifests of the releases for GPUs",
     settings=("release", "python"),
     ask="nvidia-smi --query-gpu=driver_version,compute_cap --format=csv",
-    of_plan=True,
+    never_silenced=True,
 )
 def auto(found: Found) -> Verdict:
     if found.settings.release != choice.AUTO:
@@ -31,7 +31,6 @@ def auto(found: Found) -> Verdict:
     ask="PYTHON -m pip list",
 )
 def fits(found: Found) -> Verdict:
-    assert found.plan is not None
     release = found.plan.release
     if release.existing is None:
         return healthy("built here from the release's locks")
@@ -55,7 +54,6 @@ def fits(found: Found) -> Verdict:
     ask="cat /etc/sglang-pd/pin.json",
 )
 def none(found: Found) -> Verdict:
-    assert found.plan is not None
     pin, asked = found.plan.pin, found.plan.asked
     if pin is None or asked is None:
         return healthy("not pinned")

@@ -15,7 +15,7 @@ SUPPORTED = {"debian": "12", "ubuntu": "22.04"}  # oldest version of each; glibc
     "system",
     judges="the host tells its system, CPUs, disks and users; where it does not, there is nothing to plan with",
     source="this playbook's fact System",
-    of_plan=True,
+    never_silenced=True,
 )
 def readable(found: Found) -> Verdict:
     return healthy(f"{found.system.os_name}, {len(found.system.cpus_online)} CPUs online")
@@ -114,7 +114,7 @@ def glibc(found: Found) -> Verdict:
     source="the release's locks",
     settings=("python",),
     ask="ls /usr/bin/python3*",
-    of_plan=True,
+    never_silenced=True,
 )
 def usable_python(found: Found) -> Verdict:
     if found.settings.environment == "existing":

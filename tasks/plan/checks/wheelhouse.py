@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tasks.plan.checks.registry import Found, Verdict, check, error, healthy
+from tasks.plan.phases.runtime import pins
 from tasks.plan.release import lock
 
 NO_FOLDER = 4  # the section's status where the folder is not there
@@ -16,11 +17,10 @@ SHOWN = 3  # wheels named in the line
     source="the locks; hashes are compared when a wheel is installed",
     settings=("package_wheelhouse",),
     ask="ls PACKAGE_WHEELHOUSE",
-    of_plan=True,
+    never_silenced=True,
 )
 def complete(found: Found) -> Verdict:
     plan, folder = found.plan, found.settings.package_wheelhouse
-    assert plan is not None
     if folder is None:
         return healthy("packages come from an index")
     if plan.release.existing is not None:
@@ -34,12 +34,12 @@ def complete(found: Found) -> Verdict:
     answer = found.answers.get("wheels")
     if answer is not None and answer.status == NO_FOLDER:
         return error(f"package_wheelhouse {folder} is not a folder on this host", make)
-    files = found.text_or_empty("wheels").splitlines()
-    missing = lock.without_wheel(plan.pins, plan.release.python, files)
+    files, packages = found.text_or_empty("wheels").splitlines(), pins(plan)
+    missing = lock.without_wheel(packages, plan.release.python, files)
     if missing:
         names = ", ".join(f"{pin.name}=={pin.version}" for pin in missing[:SHOWN])
         more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
         return error(
             f"package_wheelhouse {folder} lacks {names}{more} (for Python {plan.release.python})", make, *files[:SHOWN]
         )
-    return healthy(f"{folder} holds the {len(plan.pins)} wheels of the release and uv", *files[:SHOWN])
+    return healthy(f"{folder} holds the {len(packages)} wheels of the release and uv", *files[:SHOWN])

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from tasks.plan.errors import PlanError
 from tasks.plan.findings import Refused, error
-from tasks.plan.host.topology import (
+from tasks.plan.host.matrices import (
     P2PMatrix,
     TopologyError,
     TopoMatrix,

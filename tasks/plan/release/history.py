@@ -33,7 +33,7 @@ class Pin(BaseModel):
 
 
 @dataclass(frozen=True)
-class Kept:
+class History:
     """Releases by id, "" where there is none. `served`: those that have given right answers."""
 
     current: str = ""
@@ -53,11 +53,11 @@ class Kept:
         return tuple(release for release in self.built if release not in staying)
 
 
-NOTHING = Kept()
+NOTHING = History()
 
 
-def read(answers: Mapping[str, Answer], pin_path: str, unpin: bool) -> Kept:
-    """From the fact KeptReleases. Raises PlanError for a cut answer, or a pin that cannot be read and is to hold."""
+def read(answers: Mapping[str, Answer], pin_path: str, unpin: bool) -> History:
+    """From the fact ReleaseHistory. Raises PlanError for a cut answer, or a pin that cannot be read and is to hold."""
 
     def text(name: str) -> str:
         if name not in answers:
@@ -71,7 +71,7 @@ def read(answers: Mapping[str, Answer], pin_path: str, unpin: bool) -> Kept:
             pin = Pin.model_validate_json(text("pin"))
         except ValidationError:
             raise PlanError(f"{pin_path} is no pin that can be read: `--data unpin=True` takes it away") from None
-    return Kept(
+    return History(
         current=_id(text("current")),
         previous=_id(text("previous")),
         built=built,
@@ -81,22 +81,22 @@ def read(answers: Mapping[str, Answer], pin_path: str, unpin: bool) -> Kept:
     )
 
 
-def goal(kept: Kept, rollback: bool) -> str:
+def goal(history: History, rollback: bool) -> str:
     """Id of the kept release that the host goes to or stays on, "" where the settings' own is wanted.
 
     A host that was rolled back is not rolled back further. Raises PlanError where there is nothing to go back to.
     """
-    if kept.pin:
-        return kept.pin.release
+    if history.pin:
+        return history.pin.release
     if not rollback:
         return ""
-    if not kept.previous or kept.previous == kept.current:
-        there = ", ".join(kept.built) or "no release"
+    if not history.previous or history.previous == history.current:
+        there = ", ".join(history.built) or "no release"
         raise PlanError(
-            f"setting rollback = True: no other release has served here before {kept.current or 'now'} "
+            f"setting rollback = True: no other release has served here before {history.current or 'now'} "
             f"(the host keeps {there}): name the wanted one in the setting release"
         )
-    return kept.previous
+    return history.previous
 
 
 @dataclass(frozen=True)

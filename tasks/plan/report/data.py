@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.plan.findings import Finding, Level
 from tasks.plan.host.answers import Hardware
-from tasks.plan.host.topology import spell_number_list
+from tasks.plan.host.matrices import spell_number_list
 from tasks.plan.plan import Plan
 from tasks.plan.proof import probe
 from tasks.plan.proof.judgement import FRESH, NONE, transfer_seconds

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from tasks.plan.host.topology import number_list, spell_number_list
+from tasks.plan.host.matrices import number_list, spell_number_list
 
 CARD_WIDTH, CARD_HEIGHT, CARD_GAP = 162, 46, 15
 PAD, TITLE, GUTTER, EDGE = 8, 22, 72, 4  # inside a node, its title, between sockets, around everything

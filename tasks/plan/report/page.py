@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.plan.host.topology import spell_number_list
+from tasks.plan.host.matrices import spell_number_list
 from tasks.plan.proof.judgement import FRESH, NONE
 from tasks.plan.proof.probe import PROMPT
 from tasks.plan.report.data import LEVELS, Data

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tasks.plan.host.answers import Answer, Hardware
-from tasks.plan.host.topology import number_list, spell_number_list
+from tasks.plan.host.matrices import number_list, spell_number_list
 from tasks.plan.service.instances import Instance
 
 

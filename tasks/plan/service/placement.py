@@ -10,7 +10,7 @@ from itertools import combinations
 from tasks.plan.errors import PlanError
 from tasks.plan.findings import Finding, Level
 from tasks.plan.host.answers import Hardware
-from tasks.plan.host.topology import spell_number_list
+from tasks.plan.host.matrices import spell_number_list
 from tasks.plan.settings.settings import Settings
 
 ROLES = ("prefill", "decode", "server")

@@ -89,7 +89,7 @@ def _silenced(settings: Settings) -> list[str]:
     for check, reason in settings.silenced_checks.items():
         if check not in known:
             lines.append(f"setting silenced_checks names no check {check!r}.{nearest(check, known)}")
-        elif check in CHECKS and CHECKS[check].of_plan:
+        elif check in CHECKS and CHECKS[check].never_silenced:
             lines.append(f"setting silenced_checks: no plan can be made where {check} fails, it cannot be silenced")
         elif not reason.strip():
             lines.append(f"setting silenced_checks[{check!r}] gives no reason: say why it is accepted on this host")

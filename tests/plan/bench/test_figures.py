@@ -160,14 +160,14 @@ def test_another_format_asks_for_the_deploy(text: str) -> None:
 
 def test_what_is_kept_is_read_again() -> None:
     found = curve("pd")
-    assert bench.read_kept(bench.kept(found), "x.json") == found
+    assert bench.from_json(bench.to_json(found), "x.json") == found
     assert bench.file_name(found) == "sglang-9.9-cu130.pd.20261130T081500Z.json"
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}", "[]", '{"format": 9}'])
 def test_a_kept_result_that_cannot_be_read_is_named(text: str) -> None:
     with pytest.raises(PlanError) as error:
-        bench.read_kept(text, "reports/serving/gpu-1/x.json")
+        bench.from_json(text, "reports/serving/gpu-1/x.json")
     assert line_of(error).startswith("reports/serving/gpu-1/x.json")
 
 
@@ -357,7 +357,7 @@ FIXTURES = Path(__file__).parents[1] / "fixtures" / "bench"
 
 def test_three_layouts_of_a_simulated_host() -> None:
     """Measured one after the other on a busy machine: figures of the client, good for reading and for nothing else."""
-    found = compare(bench.read_kept(path.read_text(), path.name) for path in sorted(FIXTURES.glob("*.json")))
+    found = compare(bench.from_json(path.read_text(), path.name) for path in sorted(FIXTURES.glob("*.json")))
     assert list(found.layouts) == ["pd", "single", "data_parallel"]
     assert found.newest.layout == "single"
     assert all(one.failures == 0 for result in found.layouts.values() for one in result.passes)
@@ -370,7 +370,7 @@ def test_three_layouts_of_a_simulated_host() -> None:
 def test_one_server_on_an_h200() -> None:
     """A machine with one GPU: nothing to compare it with, so no layout is recommended."""
     path = FIXTURES.with_name("bench-h200") / "single.json"
-    kept = bench.read_kept(path.read_text(), path.name)
+    kept = bench.from_json(path.read_text(), path.name)
     assert (kept.layout, len(kept.passes), sum(one.failures for one in kept.passes)) == ("single", 6, 0)
     found = compare([kept])
     assert list(found.layouts) == ["single"] and found.previous is None
@@ -379,6 +379,6 @@ def test_one_server_on_an_h200() -> None:
 
 def test_prefill_and_decode_on_two_h200() -> None:
     path = FIXTURES.with_name("bench-h200") / "pd.json"
-    kept = bench.read_kept(path.read_text(), path.name)
+    kept = bench.from_json(path.read_text(), path.name)
     assert (kept.layout, kept.gpus, len(kept.passes), sum(one.failures for one in kept.passes)) == ("pd", 2, 6, 0)
     assert kept.hardware == "2 x NVIDIA H200"

@@ -345,5 +345,5 @@ def test_an_unknown_numa_node_is_a_warning_on_a_host_with_several() -> None:
 
 
 def test_without_a_plan_every_gpu_counts_as_wanted() -> None:
-    host = dataclasses.replace(found(), plan=None)
+    host = dataclasses.replace(found(), known_plan=None)
     assert host.wanted == frozenset(range(len(TWO_SOCKETS)))

@@ -25,4 +25,4 @@ def test_a_check_says_what_it_judges_and_why(id: str) -> None:
     assert one.judges and one.source
     assert "\n" not in one.judges + one.source + one.ask
     assert set(one.settings) <= set(Settings.model_fields)
-    assert not (one.of_plan and not one.required)
+    assert not (one.never_silenced and not one.required)

@@ -13,6 +13,8 @@ from tasks.plan.bench import figures as bench
 from tasks.plan.errors import PlanError
 from tasks.plan.findings import Level, Refused
 from tasks.plan.host.answers import Answer
+from tasks.plan.phases.activate import release_checks
+from tasks.plan.phases.system import packages
 from tasks.plan.plan import Plan
 from tasks.plan.release import existing
 from tasks.plan.release.existing import Asked
@@ -118,10 +120,10 @@ def test_servers_and_checks_use_its_interpreter_and_paths() -> None:
         assert variables["PYTHONPYCACHEPREFIX"].startswith(made.paths.release_cache(made.release.id))
     assert made.release.folders == {"env": "/opt/torch/.venv", "router": "/opt/torch/.venv"}
     assert made.site_packages == "/srv/wheels"
-    probe, router = (shlex.split(command) for command in made.release_checks)
+    probe, router = (shlex.split(command) for command in release_checks(made))
     assert "--untouched" in probe and json.loads(probe[-1])["paths"] == ["/srv/wheels"]
     assert router[-2:] == ["--path", "/srv/wheels"]
-    assert not any(package.startswith("python3.") for package in made.packages), "its Python is not ours to install"
+    assert not any(package.startswith("python3.") for package in packages(made)), "its Python is not ours to install"
 
 
 def test_nothing_of_it_is_compared_where_the_release_is_built_here() -> None:

@@ -10,8 +10,8 @@ import pytest
 from tasks.plan.errors import PlanError
 from tasks.plan.findings import Level
 from tasks.plan.host.answers import Answer
-from tasks.plan.release import history as kept
-from tasks.plan.release.history import Description, Kept, Pin
+from tasks.plan.release import history
+from tasks.plan.release.history import Description, History, Pin
 from tasks.support import catalogue
 from tests.plan.builders import TWO_SOCKETS, hardware, plan, release, settings
 from tests.plan.judging import finding
@@ -33,7 +33,7 @@ def sections(**changes: str) -> dict[str, Answer]:
 
 
 def test_what_a_host_keeps_is_read() -> None:
-    found = kept.read(sections(pin=PIN.model_dump_json()), PIN_PATH, unpin=False)
+    found = history.read(sections(pin=PIN.model_dump_json()), PIN_PATH, unpin=False)
     assert (found.current, found.previous, found.built) == ("b", "a", ("a", "b"))
     assert found.served == {"a", "b"}
     assert found.leftovers == (".c.building", ".d.removing"), "the lock of builds is no leftover"
@@ -42,58 +42,58 @@ def test_what_a_host_keeps_is_read() -> None:
 
 def test_a_bare_host_keeps_nothing() -> None:
     empty = dict.fromkeys(("current", "previous", "built", "served", "hidden", "pin"), Answer(0, ""))
-    assert kept.read(empty, PIN_PATH, unpin=False) == Kept()
+    assert history.read(empty, PIN_PATH, unpin=False) == History()
 
 
 def test_an_answer_that_is_cut_short_is_one_line() -> None:
     cut = sections()
     del cut["pin"]
     with pytest.raises(PlanError, match="cut short: it holds no 'pin'; run again"):
-        kept.read(cut, PIN_PATH, unpin=False)
+        history.read(cut, PIN_PATH, unpin=False)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"release": "a"}'])
 def test_a_pin_that_cannot_be_read_stops_the_run_until_it_is_taken_away(text: str) -> None:
     with pytest.raises(PlanError, match=r"pin\.json is no pin that can be read: `--data unpin=True` takes it away"):
-        kept.read(sections(pin=text), PIN_PATH, unpin=False)
-    assert kept.read(sections(pin=text), PIN_PATH, unpin=True).pin is None
+        history.read(sections(pin=text), PIN_PATH, unpin=False)
+    assert history.read(sections(pin=text), PIN_PATH, unpin=True).pin is None
 
 
 @pytest.mark.parametrize(
     ("found", "rollback", "goes_to"),
     [
-        (Kept("b", "a"), False, ""),
-        (Kept("b", "a"), True, "a"),
-        (Kept("a", "b", pin=PIN), False, "a"),
-        (Kept("a", "b", pin=PIN), True, "a"),  # not further back, and not forward again
-        (Kept("b", "b", pin=PIN), False, "a"),  # broken off between pin and link
+        (History("b", "a"), False, ""),
+        (History("b", "a"), True, "a"),
+        (History("a", "b", pin=PIN), False, "a"),
+        (History("a", "b", pin=PIN), True, "a"),  # not further back, and not forward again
+        (History("b", "b", pin=PIN), False, "a"),  # broken off between pin and link
     ],
 )
-def test_where_a_run_goes(found: Kept, rollback: bool, goes_to: str) -> None:
-    assert kept.goal(found, rollback) == goes_to
+def test_where_a_run_goes(found: History, rollback: bool, goes_to: str) -> None:
+    assert history.goal(found, rollback) == goes_to
 
 
-@pytest.mark.parametrize("found", [Kept(), Kept("b", "", ("b",)), Kept("b", "b", ("b",))])
-def test_nothing_to_go_back_to_is_one_line(found: Kept) -> None:
+@pytest.mark.parametrize("found", [History(), History("b", "", ("b",)), History("b", "b", ("b",))])
+def test_nothing_to_go_back_to_is_one_line(found: History) -> None:
     with pytest.raises(PlanError, match="no other release has served here before"):
-        kept.goal(found, rollback=True)
+        history.goal(found, rollback=True)
 
 
 def test_only_a_release_that_served_becomes_the_previous_one() -> None:
-    assert Kept("b", "a", served=frozenset("ab")).previous_once("c") == "b"
-    assert Kept("b", "a", served=frozenset("a")).previous_once("c") == "a", "b never gave a right answer"
-    assert Kept("b", "a", served=frozenset("ab")).previous_once("b") == "a", "nothing moves"
+    assert History("b", "a", served=frozenset("ab")).previous_once("c") == "b"
+    assert History("b", "a", served=frozenset("a")).previous_once("c") == "a", "b never gave a right answer"
+    assert History("b", "a", served=frozenset("ab")).previous_once("b") == "a", "nothing moves"
 
 
 def test_two_releases_stay_and_older_ones_go() -> None:
-    host = Kept("b", "a", built=("a", "b", "c", "x"), served=frozenset("ab"))
+    host = History("b", "a", built=("a", "b", "c", "x"), served=frozenset("ab"))
     assert host.superseded("c", None) == ("a", "x")
     assert host.superseded("b", None) == ("c", "x")
-    assert Kept("b", "a", ("a", "b", "c"), frozenset("a")).superseded("c", None) == ("b",)
+    assert History("b", "a", ("a", "b", "c"), frozenset("a")).superseded("c", None) == ("b",)
 
 
 def test_what_a_pin_is_there_instead_of_stays_too() -> None:
-    never_served = Kept("b", "a", built=("a", "b", "x"), served=frozenset("a"))
+    never_served = History("b", "a", built=("a", "b", "x"), served=frozenset("a"))
     assert never_served.superseded("a", PIN) == ("x",)
 
 
@@ -102,7 +102,7 @@ def test_a_description_brings_back_the_same_release() -> None:
     described = catalogue.described(manifest, "3.11", "cpu", "smg")
     assert described.release.patches, "patches with their bytes are part of it"
     text = described.to_json().decode()
-    read = kept.read_description(text, described.release.id, "FILE")
+    read = history.read_description(text, described.release.id, "FILE")
     assert read == described
     assert read.release.id == described.release.id
     assert read.to_json().decode() == text
@@ -112,7 +112,7 @@ def test_a_description_brings_back_the_same_release() -> None:
 def test_a_description_that_is_missing_or_cut_is_one_line(damage: object) -> None:
     described = Description(release(), ("--tp",))
     with pytest.raises(PlanError, match=r"FILE, which describes release .*: it cannot be gone back to"):
-        kept.read_description(damage(described.to_json().decode()), described.release.id, "FILE")  # type: ignore[operator]
+        history.read_description(damage(described.to_json().decode()), described.release.id, "FILE")  # type: ignore[operator]
 
 
 def test_a_description_that_was_changed_is_not_taken() -> None:
@@ -120,7 +120,7 @@ def test_a_description_that_was_changed_is_not_taken() -> None:
     changed = json.loads(described.to_json())
     changed["release"]["lock"] += "other==1\n"
     with pytest.raises(PlanError, match="it was changed; use --data unpin=True"):
-        kept.read_description(json.dumps(changed), described.release.id, "FILE")
+        history.read_description(json.dumps(changed), described.release.id, "FILE")
 
 
 def test_a_pin_says_who_when_and_why() -> None:

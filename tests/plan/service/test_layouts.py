@@ -7,6 +7,7 @@ import pytest
 
 from tasks.plan.errors import PlanError
 from tasks.plan.findings import Level
+from tasks.plan.phases.verify import verify_config
 from tasks.plan.proof import judgement as proof
 from tasks.plan.proof import probe
 from tasks.plan.report.data import build
@@ -180,7 +181,7 @@ def test_an_unknown_argument_names_its_setting() -> None:
 
 @pytest.mark.parametrize("layout", ["single", "data_parallel"])
 def test_whole_servers_are_not_asked_for_transfers(layout: str) -> None:
-    found = plan(settings(layout=layout), hardware(TWO_SOCKETS)).verify_config.content.decode()
+    found = verify_config(plan(settings(layout=layout), hardware(TWO_SOCKETS))).content.decode()
     assert '"transfer_metrics": {}' in found
     assert "kv_transfer" not in found
 

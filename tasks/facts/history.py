@@ -16,7 +16,7 @@ hidden() { cd "$1" 2>/dev/null && ls -A | grep '^[.]'; true; }
 """
 
 
-class KeptReleases(Sections):
+class ReleaseHistory(Sections):
     """Sections for tasks.plan.release.history.read."""
 
     def command(self, releases: str, current: str, previous: str, pin: str) -> str:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.plan.host.topology import (
+from tasks.plan.host.matrices import (
     TopologyError,
     number_list,
     parse_p2p_matrix,

@@ -1,0 +1,88 @@
+"""What comes before a release is made current: its pin, kernels compiled ahead, checks that it must pass."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+from tasks.plan.files import WantedFile, to_json
+from tasks.plan.plan import Plan
+
+# What the servers import. Importing it once as root also writes the bytecode that the service user may not write.
+IMPORTS = [
+    "torch",
+    "sglang.launch_server",
+    "sglang.srt.entrypoints.http_server",
+    "sglang.srt.managers.scheduler",
+    "sglang.srt.managers.detokenizer_manager",
+    "sglang.srt.models.registry",
+    "nixl",
+]
+GPU_IMPORTS = ["sgl_kernel"]  # its code for the card is chosen, and the driver's library loaded, while it is imported
+USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def pin_file(plan: Plan) -> WantedFile | None:
+    """The pin that holds the host on this release; None where nothing does."""
+    return WantedFile(plan.paths.pin, to_json(plan.pin.model_dump())) if plan.pin else None
+
+
+def release_checks(plan: Plan) -> tuple[str, ...]:
+    """Commands that a finished release must pass before it becomes current; one that has served passed them."""
+    if plan.release.id in plan.history.served:
+        return ()
+    checks = [_probe(plan), _router_probe(plan)]
+    # of an environment that is there already, variables were judged in the preflight: nothing was built since
+    if plan.release.existing is None and plan.judged_variables:
+        checks.append(["variables", f"{plan.release_directory}/env", *plan.judged_variables])
+    return tuple(shlex.join([f"{plan.paths.bin}/pd-env", *words]) for words in checks)
+
+
+def _probe(plan: Plan) -> list[str]:
+    """pd-env's words for the servers' environment."""
+    manifest, existing = plan.release.manifest, plan.release.existing
+    environment = {
+        variable.name: variable.value
+        for variable in plan.workers[0].environment
+        if not variable.value.startswith(plan.paths.cache)  # caches are the servers' own: the probe runs as root
+    }
+    expected = {
+        "imports": IMPORTS,
+        **({"gpu_imports": GPU_IMPORTS} if manifest.device == "cuda" else {}),
+        "torch": manifest.torch,
+        **({} if _ordinary_torch(plan) else {"cuda": manifest.cuda}),  # a CUDA build serves the CPU too
+        "nixl_plugins": ["UCX"],
+        "arguments": {worker.name: worker.words for worker in plan.workers},
+        "environment": environment,
+        "folders": [environment["CUDA_HOME"]] if "CUDA_HOME" in environment else [],
+        **({"paths": list(existing.paths)} if existing else {}),
+    }
+    of_existing = ["--python", plan.python, "--untouched"] if existing else []
+    return ["probe", f"{plan.release_directory}/env", *of_existing, "--expect", json.dumps(expected)]
+
+
+def _router_probe(plan: Plan) -> list[str]:
+    """pd-env's words for the router's environment."""
+    router, existing, of_existing = plan.router, plan.release.existing, []
+    if existing:
+        of_existing = ["--python", f"{plan.release_directory}/{router.interpreter}"]
+        of_existing += [word for path in existing.paths for word in ("--path", path)]
+    words = ["probe-router", f"{plan.release_directory}/router", "--module", router.module]
+    return [*words, "--arguments", json.dumps(router.words), *of_existing]
+
+
+def jit_words(plan: Plan) -> list[str]:
+    """The words that compile the servers' kernels ahead, where servers look for them; [] where there are none."""
+    if not plan.release.manifest.jit:
+        return []
+    variables = {variable.name: variable.value for variable in plan.workers[0].environment}
+    variables["PATH"] = f"{plan.python.rpartition('/')[0]}:{variables.get('PATH', USUAL_PATH)}"
+    return [
+        *("env", *(f"{name}={value}" for name, value in variables.items())),
+        *(f"{plan.paths.bin}/pd-jit", "--python", plan.python, *plan.release.manifest.jit),
+    ]
+
+
+def _ordinary_torch(plan: Plan) -> bool:
+    """Whether a CPU release is built with the CUDA build of torch that every package index has."""
+    return plan.release.manifest.device == "cpu" and "+cpu" not in plan.release.lock

@@ -1,0 +1,75 @@
+"""What the host itself gets: Debian packages, folders, kernel settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tasks.plan.files import WantedDirectory
+from tasks.plan.host.matrices import number_list, spell_number_list
+from tasks.plan.plan import Plan
+from tasks.plan.release.manifest import Manifest
+
+KERNEL_SETTINGS = ("net.ipv4.ip_local_reserved_ports", "kernel.numa_balancing")
+KERNEL_LIMITS = ("net.ipv4.ip_local_port_range", "fs.nr_open")  # only read
+
+
+def debian_packages(manifest: Manifest, pythons: Iterable[str]) -> list[str]:
+    """Packages for a release with any of these Pythons: headers for Triton, numactl for the binding."""
+    of_python = {f"python{version}{end}" for version in pythons for end in ("", "-venv", "-dev")}
+    return sorted({"python3", "numactl", *of_python, *manifest.system_packages})
+
+
+@dataclass(frozen=True)
+class KernelSetting:
+    """A sysctl: wanted and found in the kernel's own spelling."""
+
+    key: str
+    wanted: str
+    found: str
+    reason: str
+
+
+def packages(plan: Plan) -> tuple[str, ...]:
+    """Debian packages: Python with its headers, what JIT compiles with, what binds and watches."""
+    return tuple(debian_packages(plan.release.manifest, [] if plan.release.existing else [plan.release.python]))
+
+
+def directories(plan: Plan) -> tuple[WantedDirectory, ...]:
+    """Folders with their owners, those above first."""
+    user, paths = plan.settings.service_user, plan.paths
+    return (
+        WantedDirectory(paths.root),
+        WantedDirectory(paths.bin),
+        WantedDirectory(paths.locks),
+        WantedDirectory(paths.releases),
+        WantedDirectory(paths.config, "750", "root", user),
+        WantedDirectory(paths.state, "750", user, user),
+        WantedDirectory(paths.models, "750", user, user),
+        WantedDirectory(paths.cache, "750", user, user),
+        WantedDirectory(paths.release_cache(plan.release.id), "750", user, user),
+    )
+
+
+def kernel_settings(plan: Plan) -> tuple[KernelSetting, ...]:
+    """Those that this kernel has."""
+    wanted = []
+    reserved = plan.system.sysctls.get("net.ipv4.ip_local_reserved_ports")
+    if plan.settings.reserve_ports and reserved is not None:
+        own = {port for instance in plan.instances for port, _ in instance.ports}
+        wanted.append(
+            KernelSetting(
+                "net.ipv4.ip_local_reserved_ports",
+                spell_number_list(number_list(reserved) | own),
+                spell_number_list(number_list(reserved)),
+                "no outgoing connection may take a port that a server listens on after its restart",
+            )
+        )
+    balancing = plan.system.sysctls.get("kernel.numa_balancing")
+    if plan.settings.disable_numa_balancing and balancing is not None:
+        wanted.append(
+            KernelSetting(
+                "kernel.numa_balancing", "0", balancing, "page migration stalls servers that are bound to a node"
+            )
+        )
+    return tuple(wanted)

@@ -1,0 +1,28 @@
+"""What pd-verify asks, and of whom."""
+
+from __future__ import annotations
+
+from tasks.plan.files import WantedFile, to_json
+from tasks.plan.plan import Plan
+
+# Counters of the workers' /metrics that grow by one with every answer whose KV cache moved. Decode's own kv_transfer_*
+# counters grow with health checks too and prove nothing (measured on SGLang 0.5.20, same in the source of 0.5.23).
+TRANSFER_METRICS = {"prefill": "sglang:kv_transfer_latency_ms_count", "decode": "sglang:num_requests_total"}
+
+
+def verify_config(plan: Plan) -> WantedFile:
+    """What pd-verify asks, and of whom."""
+    config = {
+        "url": plan.router.url,
+        "api_key_file": plan.paths.secret if plan.api_key else None,
+        "model": plan.profile.served_name,
+        "limit_s": plan.settings.answer_limit,
+        "warm_up_limit_s": plan.settings.warm_up_limit,
+        "golden": [golden.model_dump() for golden in plan.profile.golden],
+        "metrics": {
+            role: [f"{worker.url}/metrics" for worker in plan.workers if worker.role == role]
+            for role in plan.settings.roles
+        },
+        "transfer_metrics": TRANSFER_METRICS if plan.settings.layout == "pd" else {},
+    }
+    return WantedFile(plan.paths.verify, to_json(config), "640", "root", plan.settings.service_user)
