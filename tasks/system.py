@@ -17,7 +17,12 @@ from tasks.support import render
 def provision(plan: Plan) -> None:
     of_needrestart, no_restarts = needrestart()
     folders, user = (*directories(plan), *of_needrestart), plan.settings.service_user
-    found = host.get_fact(Paths, paths=[SYSCTL, no_restarts.path, *(folder.path for folder in folders)])
+    found = host.get_fact(
+        Paths,
+        paths=[SYSCTL, no_restarts.path, *(folder.path for folder in folders if folder.by == "root")],
+        user=user,
+        theirs=[folder.path for folder in folders if folder.by != "root"],
+    )
 
     system.packages(
         name="Debian packages", missing=[name for name in packages(plan) if name not in plan.system.packages]

@@ -51,9 +51,10 @@ def _try_sudo(arguments: dict[str, Any]) -> None:
     runs, folder = _ask(_RUNS % (arguments.get("_temp_dir") or state.config.DEFAULT_TEMP_DIR))
     if not runs:
         raise PlanError(
-            f"sudo asks for a password on this host, and no program runs in {' '.join(folder)} (mounted noexec?), where "
-            "pyinfra puts the helper that hands it over: set config.TEMP_DIR in config.py (and the login's TMPDIR, if it "
-            f"has one) to a folder that takes programs, or write `{login} ALL=(ALL) NOPASSWD: ALL` into /etc/sudoers.d"
+            f"sudo asks for a password on this host, and no program runs in {' '.join(folder)} (mounted noexec?), "
+            "where pyinfra puts the helper that hands it over: set config.TEMP_DIR in config.py (and the login's "
+            "TMPDIR, if any) to a folder that takes programs, or write "
+            f"`{login} ALL=(ALL) NOPASSWD: ALL` into /etc/sudoers.d"
         )
     if password:
         good, said = _ask(f"{words} -S -k -p '' true", stdin=str(password))

@@ -16,7 +16,7 @@ from tasks.plan.host.paths import SYSCTL, UNITS
 from tasks.plan.phases.system import kernel_settings
 from tasks.plan.plan import Plan
 from tasks.plan.report import page
-from tasks.plan.service.instances import Instance, lone_decode
+from tasks.plan.service.instances import Instance, kv_pairs, lone_decode
 from tasks.plan.service.restarts import Fingerprint
 from tasks.plan.service.units import mark
 from tasks.support.catalogue import ROOT
@@ -45,13 +45,15 @@ class InstanceFiles:
 
 
 def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
-    paths, user = plan.paths, plan.settings.service_user
-    secret = api_key(plan) if instance.role == "router" else None
+    paths, user, group = plan.paths, plan.settings.service_user, plan.group
+    secret = None if instance.is_worker else api_key(plan)
+    decode = lone_decode(plan.instances)
     values = {
         "instance": instance,
         "paths": paths,
         "settings": plan.settings,
         "user": user,
+        "group": group,
         "workers": plan.workers,
         "target": plan.target,
         "script": paths.script(instance.name),
@@ -62,12 +64,12 @@ def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
         "secret": secret.path if secret else None,
         "patches": plan.patch_notes,
         "open_files": plan.open_files,
-        "decode": lone_decode(plan.instances) if instance.role == "prefill" else None,
+        "decode": decode if (instance, decode) in kv_pairs(plan.instances) else None,
         "gpus": plan.gpus_freed_before(instance),
     }
-    script = WantedFile(paths.script(instance.name), _render("launch.sh.j2", values), "755", "root", user)
-    environment = WantedFile(paths.environment(instance.name), _render("instance.env.j2", values), "640", "root", user)
-    kind = "router" if instance.role == "router" else "worker"
+    script = WantedFile(paths.script(instance.name), _render("launch.sh.j2", values), "755", "root", group)
+    environment = WantedFile(paths.environment(instance.name), _render("instance.env.j2", values), "640", "root", group)
+    kind = "worker" if instance.is_worker else "router"
     unit = WantedFile(paths.unit(instance.name), _render(f"{kind}.service.j2", values))
     return InstanceFiles(script, environment, unit, plan.fingerprint(script, environment, unit, secret))
 
@@ -77,7 +79,7 @@ def api_key(plan: Plan) -> WantedFile | None:
     if plan.api_key is None:
         return None
     content = f"PD_API_KEY={shlex.quote(plan.api_key)}\n".encode()
-    return WantedFile(plan.paths.secret, content, "640", "root", plan.settings.service_user, secret=True)
+    return WantedFile(plan.paths.secret, content, "640", "root", plan.group, secret=True)
 
 
 def target(plan: Plan) -> WantedFile:
