@@ -41,7 +41,7 @@ test-faults: $(SUITE) packages ## break a release at 20 random points while anot
 test-kernels: $(KERNELS) ## test the GPU kernels alone, in Triton's interpreter and compiled for sm_120; no GPU needed
 	@.venv-kernels/bin/python -m pytest tests/kernels -W ignore::DeprecationWarning
 
-lint: $(SUITE) shellcheck ## check the code: ruff, mypy --strict on tasks/ and tools/, shellcheck
+lint: $(SUITE) shellcheck ## check the code: ruff, mypy --strict on tasks/, tools/ and files/bin, shellcheck
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy

@@ -15,7 +15,6 @@ from tasks.operations import bench as measuring
 from tasks.operations import files
 from tasks.plan.bench import figures as bench
 from tasks.plan.errors import PlanError
-from tasks.plan.files import WantedFile
 from tasks.plan.plan import Plan
 from tasks.plan.service.restarts import read_units, restarts, waiting
 from tasks.support import catalogue, refusal, render
@@ -38,9 +37,9 @@ def measure(plan: Plan) -> None:
     if reasons:
         told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         raise PlanError(f"the service does not run what is planned ({told}): deploy first, then measure")
-    tool = WantedFile(f"{plan.paths.bin}/pd-bench", catalogue.tools()["pd-bench"], "755")
-    on_disk = host.get_fact(Paths, paths=[tool.path, config.path])
+    placed = [*catalogue.placed_tools(plan.paths.bin), config]
+    found_there = host.get_fact(Paths, paths=[file.path for file in placed])
 
-    files.file(name=f"File {tool.path}", wanted=tool, found=on_disk[tool.path])
-    files.file(name=f"File {config.path}", wanted=config, found=on_disk[config.path])
+    for file in placed:
+        files.file(name=f"File {file.path}", wanted=file, found=found_there[file.path])
     measuring.measured(name=f"Measured: layout {plan.settings.layout}", plan=plan)

@@ -16,7 +16,7 @@ from tasks.support import catalogue
 
 @deploy("Runtime")
 def build(plan: Plan) -> None:
-    tools = [WantedFile(f"{plan.paths.bin}/{name}", content, "755") for name, content in catalogue.tools().items()]
+    tools = catalogue.placed_tools(plan.paths.bin)
     if plan.release.existing:
         _adopt(plan, tools)
     else:

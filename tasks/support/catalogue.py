@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from tasks.plan.errors import PlanError, nearest
+from tasks.plan.files import WantedFile
 from tasks.plan.model.profile import ModelProfile
 from tasks.plan.release import lock
 from tasks.plan.release.choice import AUTO
@@ -19,6 +20,7 @@ from tasks.plan.release.patches import HOOK, Patch, PatchManifest, check, unknow
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS, MODELS, KERNELS, TOOLS = (ROOT / "files" / name for name in ("locks", "models", "kernels", "bin"))
+SHARED = TOOLS / "pd_shared.py"
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -152,8 +154,16 @@ def bundled_model(name: str) -> dict[str, bytes]:
 
 
 def tools() -> dict[str, bytes]:
-    """The on-host tools of files/bin, by name."""
-    return {path.name: path.read_bytes() for path in sorted(TOOLS.glob("pd-*"))}
+    """The on-host tools of files/bin by name, after the module that they share."""
+    return {path.name: path.read_bytes() for path in [SHARED, *sorted(TOOLS.glob("pd-*"))]}
+
+
+def placed_tools(folder: str) -> list[WantedFile]:
+    """All of them as a host keeps them: tools of two versions never meet one module."""
+    return [
+        WantedFile(f"{folder}/{name}", content, "644" if name == SHARED.name else "755")
+        for name, content in tools().items()
+    ]
 
 
 def uv_lock() -> str:

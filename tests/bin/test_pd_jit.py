@@ -76,7 +76,10 @@ def jit(workspace: Path, *words: str, inside: bool = True, **variables: str) -> 
 def test_kernels_are_compiled_once(workspace: Path) -> None:
     code, said = jit(workspace, "kernels:gen_norm", "kernels:gen_sampling")
     assert code == 0
-    assert sorted(said.splitlines()) == ["kernels:gen_norm: compiled in 0 s", "kernels:gen_sampling: compiled in 0 s"]
+    assert sorted(said.splitlines()) == [
+        "pd-jit: kernels:gen_norm: compiled in 0 s",
+        "pd-jit: kernels:gen_sampling: compiled in 0 s",
+    ]
     assert {path.name for path in (workspace / "cache").iterdir()} == {"norm.so", "sampling.so"}
     code, said = jit(workspace, "kernels:gen_norm", "kernels:gen_sampling")
     assert (code, said.count("there already")) == (0, 2)
@@ -90,7 +93,7 @@ def test_they_compile_at_once(workspace: Path) -> None:
 def test_what_was_compiled_with_other_flags_is_compiled_again(workspace: Path) -> None:
     jit(workspace, "kernels:gen_norm")
     code, said = jit(workspace, "kernels:gen_norm", CC="other")
-    assert (code, said.splitlines()) == (0, ["kernels:gen_norm: compiled in 0 s"])
+    assert (code, said.splitlines()) == (0, ["pd-jit: kernels:gen_norm: compiled in 0 s"])
 
 
 def test_one_that_does_not_compile_fails_with_the_compilers_line_and_the_others_are_done(workspace: Path) -> None:
@@ -110,9 +113,9 @@ def test_without_the_drivers_library_it_says_what_it_skipped_and_leaves_its_mark
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
-        expected = "skipped, this host has no libcuda.so.1: kernels:gen_norm"
+        expected = "pd-jit: skipped, this host has no libcuda.so.1: kernels:gen_norm"
     else:
-        expected = "kernels:gen_norm: compiled"
+        expected = "pd-jit: kernels:gen_norm: compiled"
     mark = workspace / "mark"
     code, said = jit(workspace, "--keep", str(mark), "kernels:gen_norm", inside=False)
     assert code == 0 and said.startswith(expected)
@@ -138,7 +141,10 @@ def test_killed_while_it_compiles_it_leaves_no_mark_and_goes_on_the_next_time(wo
     held.touch()
     code, said = jit(workspace, *words, inside=False, LD_LIBRARY_PATH=str(workspace))
     assert code == 0
-    assert sorted(said.splitlines()) == ["kernels:gen_held: compiled in 0 s", "kernels:gen_norm: there already"]
+    assert sorted(said.splitlines()) == [
+        "pd-jit: kernels:gen_held: compiled in 0 s",
+        "pd-jit: kernels:gen_norm: there already",
+    ]
     assert made[1].read_text() == made[0].read_text() and (workspace / "mark").exists()
 
 

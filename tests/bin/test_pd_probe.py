@@ -109,7 +109,7 @@ def host(tmp_path: Path) -> Host:
 
 
 def test_everything_measured(host: Host, tmp_path: Path) -> None:
-    kept = tmp_path / "kept" / "probe.json"
+    kept = tmp_path / "kept.json"
     ran, result = host.probe("--keep", kept)
     assert ran.returncode == 0
     assert json.loads(kept.read_text()) == result

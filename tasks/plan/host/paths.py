@@ -11,7 +11,6 @@ RUN = "/run/sglang-pd"
 UNITS = "/etc/systemd/system"
 SYSCTL = "/etc/sysctl.d/60-sglang-pd.conf"
 TARGET = "sglang-pd.target"
-UNIT_PREFIX = "sglang-pd-"  # of every unit of ours
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 

@@ -1,0 +1,151 @@
+"""What the installed tools share. It lies beside them, and runs in a release's Python as well as in the host's.
+
+A tool finds it in its own real folder, which only root writes to, whatever the current folder and PYTHONPATH are.
+pd-env, pd-model and pd-patch also travel to a host as text, where nothing lies beside them: they do without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import os
+import re
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType, UnionType
+from typing import Any
+from urllib.parse import urlsplit
+
+FAILED, USAGE = 1, 2
+
+
+class Fault(argparse.ArgumentTypeError):  # so argparse itself tells one that the type of an argument raises
+    """An expected failure, told in one line. code: the exit code of a tool that it ends."""
+
+    def __init__(self, line: str, code: int = FAILED) -> None:
+        super().__init__(line)
+        self.code = code
+
+
+def say(line: str) -> None:
+    """One line on stderr, the tool's name before it."""
+    print(f"{Path(sys.argv[0]).name}: {line}", file=sys.stderr, flush=True)
+
+
+def exit_code(main: Callable[[], int]) -> int:
+    """What `main` returns; what it raises for a user to read is said in one line, without a traceback."""
+    try:
+        return main()
+    except Fault as fault:
+        say(str(fault))
+        return fault.code
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        say(f"{error.filename or 'output'}: {'no space left on the file system' if full else error.strerror}")
+        return FAILED
+
+
+def stop_with_a_fault(*signals: signal.Signals) -> None:
+    """From now on these signals raise a Fault in the main thread, so that what was begun is cleared away."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Fault(f"stopped by {signal.Signals(number).name}")
+
+    for number in signals:
+        signal.signal(number, stop)
+
+
+def parser_of(description: str | None, epilog: str) -> argparse.ArgumentParser:
+    """A parser whose help shows the description of a tool, its configuration and its exit codes as they are written."""
+    return argparse.ArgumentParser(
+        description=description, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+# ---- what tools are told
+
+
+def read_file(path: Path, what: str = "") -> bytes:
+    """Raises Fault, with `what` before the path."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Fault(f"cannot read {what}{' ' if what else ''}{path}: {error.strerror}", USAGE) from None
+
+
+def read_config(path: Path, kinds: Mapping[str, type | UnionType], content: bytes | None = None) -> dict[str, Any]:
+    """The JSON object in a file, with every key of `kinds` and no other; what may be None may be left out.
+
+    content: of the file, where it was read already. Raises Fault.
+    """
+    try:
+        found = json.loads(read_file(path) if content is None else content)
+    except ValueError as error:
+        raise Fault(f"{path} is not JSON: {error}", USAGE) from None
+    if not isinstance(found, dict):
+        raise Fault(f"{path} holds no JSON object", USAGE)
+    if unknown := found.keys() - kinds.keys():
+        raise Fault(f"{path}: unknown {', '.join(sorted(unknown))}", USAGE)
+    for key, kind in kinds.items():
+        if not isinstance(found.setdefault(key, None), kind):
+            raise Fault(f"{path}: {key} is missing or of the wrong type", USAGE)
+    return found
+
+
+def release_python(config: Mapping[str, Any]) -> str:
+    """The interpreter of the release's environment. Raises Fault while the release is not built."""
+    python: str = config["python"]
+    if not Path(python).exists():
+        raise Fault(f"python {python} is not there: build the release first", USAGE)
+    return python
+
+
+def read_key(path: str | None) -> str | None:
+    """The API key of an environment file, which holds a line ...API_KEY=KEY as a shell reads it. Raises Fault.
+
+    A file with the key alone is refused: the router that reads it as its environment starts without a key.
+    """
+    if path is None:
+        return None
+    text = read_file(Path(path), "api_key_file").decode(errors="replace")
+    lines = re.findall(r"^(?:export\s+)?\w*API_KEY=(.*)$", text, re.MULTILINE)
+    try:
+        words = shlex.split(lines[-1], comments=True) if lines else []
+    except ValueError:  # a quote stays open
+        words = []
+    if len(words) != 1 or not words[0]:
+        raise Fault(f"api_key_file {path} holds no line ...API_KEY=KEY", USAGE)
+    return words[0]
+
+
+def address(url: str) -> str:
+    """http://HOST:PORT or http://HOST:PORT/PATH, without a slash at its end. Raises Fault."""
+    parts = urlsplit(url)
+    try:
+        good = parts.scheme == "http" and parts.hostname and parts.port and not parts.query
+    except ValueError:  # no port number
+        good = None
+    if not good:
+        raise Fault(f"not http://HOST:PORT: {url}", USAGE)
+    return url.rstrip("/")
+
+
+# ---- what tools leave
+
+
+def write_atomically(path: Path, content: str | bytes, mode: int = 0o644) -> None:
+    """A new file in the place of whatever has its name; a link is replaced, not followed. Raises OSError."""
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)
+            file.write(content.encode() if isinstance(content, str) else content)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
