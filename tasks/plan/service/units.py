@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tasks.plan.host.paths import UNITS
+from tasks.plan.service.paths import UNITS
 
 _SERVERS = re.compile(r"sglang-pd-((?:prefill|decode|server)(?:-[0-9]+)?|router)\.service")
 _MEASURING = re.compile(r"sglang-pd-(probe|bench|jit)\.service")  # transient ones, while a run waits for them
