@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from tasks.plan.files import WantedDirectory, WantedFile
 from tasks.plan.host.matrices import number_list, spell_number_list
-from tasks.plan.host.paths import NEEDRESTART
 from tasks.plan.plan import Plan
 from tasks.plan.release.manifest import Manifest
+from tasks.plan.service.paths import NEEDRESTART
 
 KERNEL_SETTINGS = ("net.ipv4.ip_local_reserved_ports", "kernel.numa_balancing")
 KERNEL_LIMITS = ("net.ipv4.ip_local_port_range", "fs.nr_open")  # only read
