@@ -26,7 +26,7 @@ SETTINGS: dict[str, tuple[dict[str, object], str]] = {
     "missing model": ({"model_dir": "/srv/no-model"}, "model /srv/no-model holds no config.json"),
     "absent GPU": ({"prefill_gpus": "[8]"}, "setting prefill_gpus names GPU 8, this host has GPU 0-7"),
     "GPU for two roles": ({"prefill_gpus": "[0]", "decode_gpus": "[0]"}, "both name GPU 0"),
-    "spans NUMA nodes": ({"prefill_gpus": "[3,4]", "prefill_tensor_parallel": 2}, "spans NUMA nodes: GPU 3 is on node 0, GPU 4 on node 1; topo -m says 'GPU4"),
+    "not on the node": ({"prefill_gpus": "[4]", "prefill_numa_node": 0}, "setting prefill_numa_node = 0, but GPU 4 of prefill_gpus is on node 1; topo -m says 'GPU4"),
     "renamed argument": ({"decode_arguments": '["--cuda-graph-max-bs","64"]'}, "use --cuda-graph-max-bs-decode"),
     "context too long": ({"context_length": 4096}, "setting context_length = 4096: rehearsal-qwen2 ends at 2048"),
     "no room": ({"minimum_free_disk_gb": 100000}, "GB free, 100000 GB are needed"),
