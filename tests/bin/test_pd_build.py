@@ -18,34 +18,17 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from urllib.parse import quote, unquote
 
 import pytest
 
-BIN = Path(__file__).parents[2] / "files/bin"
+from tests.bin.tools import BIN, load
+
 UV = Path(sys.executable).parent / "uv"
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 SITE = f"lib/python{PYTHON}/site-packages"
-
-
-def load(tool: str) -> ModuleType:
-    """A tool of files/bin as a module."""
-    name = tool.replace("-", "_")
-    loader = SourceFileLoader(name, str(BIN / tool))
-    spec = importlib.util.spec_from_loader(name, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    dont_write, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    try:
-        loader.exec_module(module)
-    finally:
-        sys.dont_write_bytecode = dont_write
-    return module
 
 
 pd_build = load("pd-build")
