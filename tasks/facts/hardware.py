@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tasks.facts.owners import OWNER
 from tasks.facts.sections import PRELUDE, Sections
 from tasks.plan.host.answers import GPU_COLUMNS, HEALTH_COLUMNS
 
@@ -73,4 +74,4 @@ class Hardware(Sections):
             "rows": "--query-remapped-rows=gpu_uuid,remapped_rows.pending,remapped_rows.failure",
         }
         queries = [f"section {name} smi {query} --format=csv,noheader,nounits" for name, query in asked.items()]
-        return "\n".join([PRELUDE, _SCRIPT, *queries, _MATRICES])
+        return "\n".join([PRELUDE, OWNER, _SCRIPT, *queries, _MATRICES])

@@ -13,11 +13,8 @@ _MARK = re.compile(r"^@@section (\S.*) ([0-9]+)$")
 
 # section NAME COMMAND...: its output (stdout and stderr), then a line with its name and exit status.
 # limit SECONDS COMMAND...: ends with 124 or 137 where the command hangs.
-# owner PID: pid, unit of systemd and command, by tabs.
 PRELUDE = r"""section() { _name=$1; shift; "$@" 2>&1; _status=$?; printf "\n@@section %s %s\n" "$_name" "$_status"; }
 limit() { timeout -k 5 "$@"; }
-owner() { printf '%s\t%s\t%s\n' "$1" "$(grep -o '[^/]*\.service' "/proc/$1/cgroup" 2>/dev/null | tail -n 1)" \
-  "$(tr '\0' ' ' <"/proc/$1/cmdline" 2>/dev/null | cut -c1-80)"; }
 """
 
 

@@ -18,6 +18,7 @@ from tasks.plan.plan import Plan
 from tasks.plan.report import page
 from tasks.plan.service.instances import Instance, lone_decode
 from tasks.plan.service.restarts import Fingerprint
+from tasks.plan.service.units import mark
 from tasks.support.catalogue import ROOT
 
 _templates = Environment(
@@ -56,6 +57,7 @@ def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
         "script": paths.script(instance.name),
         "environment": paths.environment(instance.name),
         "unit": paths.unit(instance.name),
+        "mark": mark(instance.unit),
         "run": paths.run(instance.name),
         "secret": secret.path if secret else None,
         "patches": plan.patch_notes,

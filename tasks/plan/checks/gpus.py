@@ -9,8 +9,8 @@ from tasks.plan.checks.registry import Found, Unreadable, Verdict, check, error,
 from tasks.plan.host.answers import HEALTH_COLUMNS, Gpu
 from tasks.plan.host.matrices import spell_number_list
 from tasks.plan.service.placement import ROLES
+from tasks.plan.service.units import is_ours
 
-OUR_UNITS = "sglang-pd-"
 NOT_SAID = ("[N/A]", "N/A", "[Not Supported]", "[Unknown Error]", "")
 XID = re.compile(r"NVRM: Xid \(PCI:([0-9A-Fa-f:.]+)\): ([0-9]+),")
 
@@ -317,7 +317,7 @@ def others(found: Found) -> Verdict:
     strangers = [
         (index_of.get(uuid, -1), pid, command, line)
         for pid, uuid, unit, command, line in users
-        if not unit.startswith(OUR_UNITS) and index_of.get(uuid, -1) in found.wanted
+        if not is_ours(unit) and index_of.get(uuid, -1) in found.wanted
     ]
     if strangers:
         named = ", ".join(f"GPU {index} by pid {pid} ({command})" for index, pid, command, _ in strangers)
@@ -326,7 +326,7 @@ def others(found: Found) -> Verdict:
             "end them, or give the servers other GPUs",
             *(line for *_, line in strangers),
         )
-    ours = len({pid for pid, _, unit, *_ in users if unit.startswith(OUR_UNITS)})
+    ours = len({pid for pid, _, unit, *_ in users if is_ours(unit)})
     return healthy(f"{ours} processes of our own units, no other" if ours else "no process computes on them")
 
 
@@ -341,7 +341,7 @@ def others(found: Found) -> Verdict:
 )
 def memory(found: Found) -> Verdict:
     limit = found.settings.gpu_idle_memory_mib
-    ours = {uuid for _, uuid, unit, *_ in users_of(found) if unit.startswith(OUR_UNITS)}
+    ours = {uuid for _, uuid, unit, *_ in users_of(found) if is_ours(unit)}
     cards = [card for card in health(found) if card.gpu.index in found.wanted]
     held = [(card, card.number("memory.used")) for card in cards if card.gpu.uuid not in ours]
     full = [(card, mib) for card, mib in held if mib > limit]

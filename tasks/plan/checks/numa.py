@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from tasks.plan.checks.gpus import OUR_UNITS
 from tasks.plan.checks.registry import (
     GB,
     NO_SUCH_TOOL,
@@ -19,6 +18,7 @@ from tasks.plan.checks.registry import (
     warning,
 )
 from tasks.plan.host.matrices import number_list, spell_number_list
+from tasks.plan.service.units import is_ours
 
 
 def _gpus_of_node(found: Found) -> dict[int, int]:
@@ -41,8 +41,10 @@ def held(found: Found) -> Mapping[int, float]:
     total: dict[int, float] = {}
     for line in found.answers["own"].text.splitlines():
         unit, _, counts = line.strip().partition(" ")
-        if not unit.startswith(OUR_UNITS):
+        if not unit.endswith(".service"):
             raise Unreadable("a line of another shape", line.strip())
+        if not is_ours(unit):
+            continue
         for node, size in re.findall(r"N([0-9]+)=([0-9]+)", counts):
             total[int(node)] = total.get(int(node), 0.0) + int(size) / GB
     return total

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tasks.plan.checks.gpus import OUR_UNITS
 from tasks.plan.checks.registry import Found, Unreadable, Verdict, check, error, healthy, warning
 from tasks.plan.host.answers import Listener, read_listeners
 from tasks.plan.host.matrices import number_list
+from tasks.plan.service.units import is_ours
 
 
 def _ports(found: Found) -> list[tuple[str, int, str]]:
@@ -27,7 +27,7 @@ def _holder(listener: Listener) -> str:
 def free(found: Found) -> Verdict:
     found.text_or_empty("listeners")
     listeners = read_listeners(found.answers)
-    holder = {each.port: each for each in listeners if not (each.unit or "").startswith(OUR_UNITS)}
+    holder = {each.port: each for each in listeners if not is_ours(each.unit or "")}
     taken = [(name, port, setting) for name, port, setting in _ports(found) if port in holder]
     if taken:
         return error(

@@ -11,6 +11,7 @@ from tasks.plan.files import WantedFile
 from tasks.plan.host.answers import GPU_COLUMNS, Answer, module_version
 from tasks.plan.release import versions
 from tasks.plan.release.manifest import Manifest, driver_cuda
+from tasks.plan.service.units import is_ours
 from tasks.plan.settings.settings import Settings
 
 SOURCE = "/etc/apt/sources.list.d/sglang-pd-driver.sources"
@@ -187,7 +188,7 @@ def read(answers: Mapping[str, Answer]) -> FoundDriver:
         state, name, version = [*line.split("\t"), "", "", ""][:3]
         if state[1:2] == "i":
             packages.append(Package(name.removesuffix(":amd64"), version, held=state[0] == "h"))
-    units = lines("serving")
+    units = [unit for unit in lines("serving") if is_ours(unit)]
     return FoundDriver(
         loaded=loaded(answers),
         answers=answers["gpus"].status == 0 and bool(lines("gpus")),

@@ -202,7 +202,16 @@ def _require_list(answer: Answer) -> None:
 def read_listeners(sections: Mapping[str, Answer]) -> tuple[Listener, ...]:
     """From the sections of the fact Listeners."""
     owners = _parsed(sections, "owners", lambda text: dict(map(_owner, text.splitlines())))
-    return _parsed(sections, "listeners", lambda text: tuple(_listener(line, owners) for line in text.splitlines()))
+    holders = _parsed(sections, "sockets", _holders)
+    return _parsed(
+        sections, "listeners", lambda text: tuple(_listener(line, holders, owners) for line in text.splitlines())
+    )
+
+
+def _holders(text: str) -> dict[str, int]:
+    """Inode of a socket -> the first process that holds it."""
+    held = [(inode, int(pid)) for inode, _, pid in _rows(text) if inode]
+    return dict(sorted(held, reverse=True))
 
 
 def _owner(line: str) -> tuple[int, tuple[str, str | None]]:
@@ -210,12 +219,12 @@ def _owner(line: str) -> tuple[int, tuple[str, str | None]]:
     return int(pid), (command.strip() or ENDED, unit or None)
 
 
-def _listener(line: str, owners: Mapping[int, tuple[str, str | None]]) -> Listener:
-    _, _, _, address, *_ = line.split()
-    shown = re.search(r"pid=([0-9]+)", line)
-    holder = int(shown[1]) if shown else None
+def _listener(line: str, holders: Mapping[str, int], owners: Mapping[int, tuple[str, str | None]]) -> Listener:
+    """From an address and an inode of /proc/net/tcp: 0100007F:1F40 123."""
+    address, inode = line.split(" ")
+    holder = holders.get(inode)
     command, unit = owners.get(holder, (ENDED, None)) if holder else ("a process without a pid", None)
-    return Listener(int(address.rpartition(":")[2]), holder, command, unit)
+    return Listener(int(address.rpartition(":")[2], 16), holder, command, unit)
 
 
 def _gpu(line: str, numa_of: Mapping[str, int], topo: TopoMatrix | None) -> Gpu:

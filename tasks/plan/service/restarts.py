@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +10,9 @@ from typing import Any
 
 from tasks.plan.errors import PlanError
 from tasks.plan.host.answers import Answer
+from tasks.plan.host.paths import UNITS
 from tasks.plan.service.instances import Instance, lone_decode
+from tasks.plan.service.units import written_by_us
 from tasks.plan.settings.settings import Settings
 
 DOWN = ("inactive", "failed")  # ActiveState of a unit that holds nothing
@@ -80,7 +83,10 @@ class FoundUnits:
 
 
 def read_units(sections: Mapping[str, Answer], instances: tuple[Instance, ...], target: str) -> FoundUnits:
-    """From the fact Units. A fingerprint that cannot be read counts as none. Raises PlanError for a cut answer."""
+    """From the fact Units. A fingerprint that cannot be read counts as none.
+
+    Raises PlanError for a cut answer, and where somebody else's unit has a name that the plan needs.
+    """
 
     def text(name: str) -> str:
         if name not in sections:
@@ -105,7 +111,16 @@ def read_units(sections: Mapping[str, Answer], instances: tuple[Instance, ...], 
             fingerprint=_fingerprint(text(f"{instance.unit} fingerprint")),
             gate=_object(text(f"{instance.unit} gate")),
         )
-    files = {unit: state not in DOWN for unit, state in (line.split() for line in text("files").splitlines())}
+    files, foreign = {}, []
+    for line in text("files").splitlines():
+        unit, state, encoded = line.split(" ")
+        content = base64.b64decode(encoded).decode(errors="replace")
+        if written_by_us(unit, content):
+            files[unit] = state not in DOWN
+        elif content.strip() and unit in {instance.unit for instance in instances}:
+            foreign.append(f"{UNITS}/{unit} was not written by this playbook, and it needs that name: move it away")
+    if foreign:
+        raise PlanError(*foreign)
     return FoundUnits(found, files, shown_of(target).get("UnitFileState") == "enabled")
 
 

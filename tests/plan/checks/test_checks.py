@@ -137,7 +137,7 @@ CASES: list[tuple[str, dict[str, str | Answer | None], dict[str, object], Level,
     ("host/wheelhouse/complete", {"wheels": Answer(4, "")}, WHEELHOUSE, ERROR, "/srv/wheels is not a folder on this host"),
     ("host/disk/model", {"disk": "/opt/sglang-pd 900000000\n/var/lib/sglang-pd 97656250"}, {}, ERROR, "/var/lib/sglang-pd has 100 GB free, 149 GB are needed"),
     ("host/disk/model", {"disk": "/opt/sglang-pd 900000000\n/var/lib/sglang-pd 97656250", "files": "/var/lib/sglang-pd/models/some-model/config.json"}, {}, HEALTHY, "is there"),
-    ("host/ports/free", {"listeners": "LISTEN 0 1 127.0.0.1:30000 0.0.0.0:*"}, {}, ERROR, "port 30000 of prefill (prefill_port) is taken by a process without a pid"),
+    ("host/ports/free", {"listeners": "0100007F:7530 9"}, {}, ERROR, "port 30000 of prefill (prefill_port) is taken by a process without a pid"),
     ("host/ports/ephemeral", {}, {"reserve_ports": False, "decode_port": 40000}, WARNING, "port 40000 (decode)|reserve_ports = True"),
     ("host/ports/ephemeral", {}, {"reserve_ports": False}, HEALTHY, "32768-60999"),
     ("model/files/there", {}, {"model_dir": "/models/x"}, ERROR, "model /models/x holds no config.json"),
@@ -266,7 +266,7 @@ def test_a_missing_answer_is_incomplete(check: str) -> None:
         ("numa/memory/enough", "nodememory", "Node 0 MemFree: 782450688 kB"),
         ("numa/memory/enough", "own", "something else"),
         ("gpu/driver/match", "driver", "NVRM version: unknown"),
-        ("host/ports/free", "listeners", "ss: command not found"),
+        ("host/ports/free", "listeners", "awk: not found"),
         ("numa/binding/works", "binding numactl --cpunodebind=1 --membind=1", ""),
     ],
 )  # fmt: skip
@@ -323,7 +323,7 @@ def test_a_release_for_the_cpu_is_not_refused_for_its_gpus() -> None:
 
 
 def test_a_release_for_the_cpu_is_refused_for_what_it_uses() -> None:
-    said = verdicts(found({"listeners": "LISTEN 0 1 127.0.0.1:30000 0.0.0.0:*"}, device="cpu"))["host/ports/free"]
+    said = verdicts(found({"listeners": "0100007F:7530 9"}, device="cpu"))["host/ports/free"]
     assert said.stops
 
 

@@ -261,17 +261,18 @@ def test_a_systems_number_that_cannot_be_read_is_named(name: str, text: str) -> 
 
 # ---- ports that are taken
 
-SS = (
-    'LISTEN 0 128 127.0.0.1:30000 0.0.0.0:* users:(("python3",pid=812,fd=7))\n'
-    'LISTEN 0 128 [::]:22 [::]:* users:(("sshd",pid=1,fd=3))\n'
-    "LISTEN 0 128 *:8998 *:*"
-)
+LISTENING = "0100007F:7530 101\n00000000000000000000000000000000:0016 102\n00000000:2326 103"
+SOCKETS = "101 812\n102 990\n102 1"
+
+
+def listening(listeners: str = LISTENING, sockets: str = SOCKETS, owners: str = "") -> dict[str, Answer]:
+    told = {"listeners": listeners, "sockets": sockets, "owners": owners}
+    return {name: Answer(0, text) for name, text in told.items()}
 
 
 def test_listeners_with_their_owners() -> None:
     owners = "812\tsglang-pd-prefill.service\t/opt/x/python3 -m sglang\n1\t\tsshd: listener"
-    found = read_listeners({"listeners": Answer(0, SS), "owners": Answer(0, owners)})
-    assert found == (
+    assert read_listeners(listening(owners=owners)) == (
         Listener(30000, 812, "/opt/x/python3 -m sglang", "sglang-pd-prefill.service"),
         Listener(22, 1, "sshd: listener", None),
         Listener(8998, None, "a process without a pid", None),
@@ -279,26 +280,26 @@ def test_listeners_with_their_owners() -> None:
 
 
 def test_a_holder_that_has_ended_since() -> None:
-    found = read_listeners({"listeners": Answer(0, SS), "owners": Answer(0, "812\t\t")})
+    found = read_listeners(listening(owners="812\t\t"))
     assert (found[0].pid, found[0].command) == (812, "a process that has ended")
 
 
 def test_a_holder_that_its_owner_does_not_know_still_has_words() -> None:
-    found = read_listeners({"listeners": Answer(0, SS), "owners": Answer(0, "")})
+    found = read_listeners(listening())
     assert all(listener.command for listener in found)
 
 
-@pytest.mark.parametrize("missing", ["listeners", "owners"])
+@pytest.mark.parametrize("missing", ["listeners", "sockets", "owners"])
 def test_listeners_cut_short(missing: str) -> None:
-    sections = {"listeners": Answer(0, SS), "owners": Answer(0, "")}
+    sections = listening()
     del sections[missing]
     with pytest.raises(PlanError, match="cut short"):
         read_listeners(sections)
 
 
-@pytest.mark.parametrize("text", ["ss: command not found", "LISTEN 0", "LISTEN 0 128 127.0.0.1:http 0.0.0.0:*"])
+@pytest.mark.parametrize("text", ["awk: not found", "0100007F", "0100007F:http 101"])
 def test_listeners_that_cannot_be_read_are_quoted(text: str) -> None:
     with pytest.raises(PlanError) as error:
-        read_listeners({"listeners": Answer(0, text), "owners": Answer(0, "")})
+        read_listeners(listening(text))
     (line,) = error.value.lines
     assert repr(text) in line

@@ -1,7 +1,9 @@
 """Wanted, on disk, running: what must restart, and why."""
 
+import base64
 import dataclasses
 import json
+from collections.abc import Mapping
 
 import pytest
 
@@ -18,6 +20,7 @@ from tasks.plan.service.restarts import (
     restarts,
     waiting,
 )
+from tasks.plan.service.units import is_ours, mark
 from tests.plan.builders import TWO_SOCKETS, hardware, servers, settings
 
 TARGET = "sglang-pd.target"
@@ -172,8 +175,15 @@ FINGERPRINT = {"script": "s", "environment": "e", "unit": "u", "secret": None, "
 LEFT = Answer(0, json.dumps({**FINGERPRINT, "instance": "prefill", "pid": 42, "started": 1.0}))
 
 
+def lying(states: Mapping[str, str], text: str | None = None) -> Answer:
+    """Unit files by their name, in these states; text: of them, where it is not what we write."""
+    texts = {unit: text or f"{mark(unit)}\n[Unit]\n" for unit in states}
+    lines = [f"{unit} {state} {base64.b64encode(texts[unit].encode()).decode()}" for unit, state in states.items()]
+    return Answer(0, "\n".join(lines))
+
+
 def sections(instances: tuple[Instance, ...] = INSTANCES, **changes: Answer) -> dict[str, Answer]:
-    texts = {"files": Answer(0, "\n".join(f"{instance.unit} active" for instance in instances)), TARGET: shown()}
+    texts = {"files": lying({instance.unit: "active" for instance in instances}), TARGET: shown()}
     for instance in instances:
         texts[instance.unit] = shown()
         texts[f"{instance.unit} fingerprint"] = LEFT
@@ -228,18 +238,79 @@ def test_a_unit_that_is_not_enabled(state: str) -> None:
 
 
 def test_units_of_an_earlier_plan() -> None:
-    lying = Answer(
-        0, "sglang-pd-prefill.service active\nsglang-pd-prefill-1.service failed\nsglang-pd-decode.service active"
-    )
-    units = read_units(sections(files=lying), INSTANCES, TARGET)
+    states = {PREFILL: "active", "sglang-pd-prefill-1.service": "failed", "sglang-pd-decode.service": "active"}
+    units = read_units(sections(files=lying(states)), INSTANCES, TARGET)
     assert units.without_instance(INSTANCES) == ["sglang-pd-prefill-1.service"]
+
+
+EXPORTER = "[Service]\nExecStart=/usr/local/bin/exporter --port 9400\n"
+EARLIER = """[Unit]
+Description=SGLang prefill
+[Service]
+ExecStart=/opt/sglang-pd/bin/pd-launch --instance {0} --script /etc/sglang-pd/{0}.sh --environment /etc/sglang-pd/{0}.env \
+--unit /etc/systemd/system/sglang-pd-{0}.service --current /opt/sglang-pd/current --fingerprint /run/x/fingerprint.json
+"""
+
+
+@pytest.mark.parametrize(
+    ("unit", "text"),
+    [
+        ("sglang-pd-exporter.service", EXPORTER),
+        ("sglang-pd-prefill-1.service", EXPORTER),
+        ("sglang-pd-exporter.service", f"{mark('sglang-pd-decode.service')}\n{EXPORTER}"),
+        ("sglang-pd-exporter.service", EARLIER.format("exporter")),
+        ("sglang-pd-server.service", EARLIER.format("decode")),
+        ("sglang-pd-server.service", f"# before\n{mark('sglang-pd-server.service')}\n"),
+        ("sglang-pd-server.service", "\xff"),
+    ],
+)
+def test_a_unit_of_somebody_else_is_left_alone(unit: str, text: str) -> None:
+    """Found by a name like ours: an operator's own, a copy of ours under another name, whatever it holds."""
+    units = read_units(sections(files=Answer(0, lying({unit: "active"}, text).text)), INSTANCES, TARGET)
+    assert units.without_instance(INSTANCES) == []
+    assert unit not in units.serving(INSTANCES).units
+
+
+@pytest.mark.parametrize("name", ["prefill-1", "decode-12", "server", "server-0", "router"])
+def test_a_unit_without_a_mark_is_ours_where_an_earlier_version_wrote_it(name: str) -> None:
+    instances = tuple(instance for instance in INSTANCES if instance.name != name)
+    found = {f"sglang-pd-{name}.service": "active"}
+    units = read_units(sections(instances, files=lying(found, EARLIER.format(name))), instances, TARGET)
+    assert units.without_instance(instances) == list(found)
+
+
+def test_a_unit_of_somebody_else_whose_name_is_needed_is_refused() -> None:
+    with pytest.raises(PlanError) as error:
+        read_units(sections(files=lying({PREFILL: "active"}, EXPORTER)), INSTANCES, TARGET)
+    assert error.value.lines == (
+        f"/etc/systemd/system/{PREFILL} was not written by this playbook, and it needs that name: move it away",
+    )
+
+
+def test_a_unit_file_that_a_crash_left_empty_is_written_again() -> None:
+    units = read_units(
+        sections(files=lying({PREFILL: "active", "sglang-pd-server.service": "failed"}, "\n")), INSTANCES, TARGET
+    )
+    assert units.without_instance(INSTANCES) == []
+
+
+@pytest.mark.parametrize(
+    ("unit", "ours"),
+    [
+        (PREFILL, True), ("sglang-pd-decode-3.service", True), ("sglang-pd-probe.service", True),
+        ("sglang-pd-exporter.service", False), ("sglang-pd-x@1.service", False), ("", False),
+        ("sglang-pd-router.service.service", False), ("sglang-pd-router-1.service\n", False),
+    ],
+)  # fmt: skip
+def test_a_process_is_ours_by_the_whole_name_of_its_unit(unit: str, ours: bool) -> None:
+    assert is_ours(unit) == ours
 
 
 # ---- what runs before a run changes anything
 
 SINGLE = servers(settings(layout="single"), hardware(TWO_SOCKETS))
 DOWN = shown(ActiveState="inactive", MainPID="0")
-PAIR_UP = "sglang-pd-prefill.service active\nsglang-pd-decode.service activating\nsglang-pd-router.service active"
+PAIR_UP = lying({PREFILL: "active", "sglang-pd-decode.service": "activating", "sglang-pd-router.service": "active"})
 
 
 def test_the_units_of_the_plan_that_run() -> None:
@@ -248,19 +319,19 @@ def test_the_units_of_the_plan_that_run() -> None:
 
 
 def test_workers_of_another_layout_are_replaced_as_a_whole() -> None:
-    texts = sections(SINGLE, files=Answer(0, PAIR_UP), **{SINGLE[0].unit: DOWN})
+    texts = sections(SINGLE, files=PAIR_UP, **{SINGLE[0].unit: DOWN})
     serving = read_units(texts, SINGLE, TARGET).serving(SINGLE)
     assert serving.replaced
     assert serving.units == ("sglang-pd-decode.service", "sglang-pd-prefill.service", "sglang-pd-router.service")
 
 
 def test_a_worker_that_stays_is_not_ended_for_a_proof() -> None:
-    texts = sections(SINGLE, files=Answer(0, PAIR_UP))
+    texts = sections(SINGLE, files=PAIR_UP)
     assert not read_units(texts, SINGLE, TARGET).serving(SINGLE).replaced
 
 
 def test_what_ended_already_replaces_nothing() -> None:
-    texts = sections(SINGLE, files=Answer(0, f"{PREFILL} failed"), **{i.unit: DOWN for i in SINGLE})
+    texts = sections(SINGLE, files=lying({PREFILL: "failed"}), **{i.unit: DOWN for i in SINGLE})
     assert read_units(texts, SINGLE, TARGET).serving(SINGLE) == Serving((), False)
 
 
