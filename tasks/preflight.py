@@ -204,7 +204,7 @@ def _answers_for(plan: Plan) -> Mapping[str, Answer]:
         bindings=plan.bindings,
         releases=plan.paths.releases,
         sglang=plan.release.manifest.sglang,
-        patches=plan.release.patch_request,
+        patches=plan.release.patch_list(contents=False).decode(),
         wheelhouse=plan.settings.package_wheelhouse,
     )
     return answers

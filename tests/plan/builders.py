@@ -131,7 +131,6 @@ def profile(**changes: object) -> ModelProfile:
         "size_gb": 146.0,
         "heads": 64,
         "kv_heads": 1,
-        "layers": 43,
         "maximum_context": 1048576,
         "quantization": None,
         "dtype": None,
