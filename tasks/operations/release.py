@@ -22,16 +22,12 @@ JIT_UNIT = "sglang-pd-jit.service"
 
 
 @operation()
-def uv(environment: str, python: str, lock: str, sources: Sequence[str], installed: bool) -> Commands:
-    """The package installer, pinned and hashed, in an environment of its own; sources: pip's options."""
+def uv(spec: str, tool: str, installed: bool) -> Commands:
+    """The package installer, pinned and hashed, in an environment of its own."""
     if installed:
         host.noop("uv is installed")
         return
-    path = shlex.quote(environment)
-    yield StringCommand(f"python{python} -m venv --clear {path}")
-    pip = f"{path}/bin/python -m pip install -q --disable-pip-version-check --require-hashes --only-binary=:all:"
-    alone = "PIP_CONFIG_FILE=/dev/null " if "--no-index" in sources else ""  # no other folder of the host's pip.conf
-    yield StringCommand(f"{alone}{pip} {shlex.join(sources)} -r {shlex.quote(lock)}")
+    yield FunctionCommand(run_and_log, [f"{shlex.quote(tool)} installer --spec {shlex.quote(spec)}"], {})
 
 
 @operation()
