@@ -27,7 +27,7 @@ from tasks.plan.host import answers as reading
 from tasks.plan.host.answers import Answer, Hardware, System
 from tasks.plan.host.paths import Paths
 from tasks.plan.model.profile import ModelProfile
-from tasks.plan.phases.system import KERNEL_LIMITS, KERNEL_SETTINGS, debian_packages
+from tasks.plan.phases.system import KERNEL_LIMITS, KERNEL_SETTINGS, debian_packages, directories
 from tasks.plan.plan import Plan
 from tasks.plan.proof.judgement import IDS, NONE
 from tasks.plan.release import choice, existing, history, python
@@ -206,7 +206,12 @@ def _answers_for(plan: Plan) -> Mapping[str, Answer]:
         bindings=plan.bindings,
         releases=plan.paths.releases,
         sglang=plan.release.manifest.sglang,
+<<<<<<< HEAD
         patches=plan.release.patch_list(contents=False).decode(),
+=======
+        patches=plan.release.patch_request,
+        places=[directory.path for directory in directories(plan)],
+>>>>>>> main
         wheelhouse=plan.settings.package_wheelhouse,
     )
     return answers
