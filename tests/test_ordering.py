@@ -12,11 +12,11 @@ import pytest
 
 from tasks.plan.driver.steps import KEYRINGS, PLACED
 from tasks.plan.host.answers import Answer
-from tasks.plan.host.paths import BOOT_ID, SYSCTL
 from tasks.plan.phases.runtime import build_spec, description, lock_files, patch_list_file, uv_lock, uv_metadata
 from tasks.plan.phases.system import directories
 from tasks.plan.phases.verify import verify_config
 from tasks.plan.plan import Plan
+from tasks.plan.service.paths import BOOT_ID, SYSCTL
 from tasks.support import catalogue, render
 from tests.conftest import Checkout
 from tests.plan.builders import (
