@@ -7,9 +7,9 @@ from pyinfra.api import deploy
 
 from tasks.facts.paths import Paths
 from tasks.operations import files
-from tasks.plan.host.paths import UNITS
 from tasks.plan.phases.verify import verify_config
 from tasks.plan.plan import Plan
+from tasks.plan.service.paths import UNITS
 from tasks.support import render
 
 

@@ -8,9 +8,9 @@ from pyinfra.api import deploy
 from tasks.facts.paths import Paths
 from tasks.facts.units import Units
 from tasks.operations import files, topology
-from tasks.plan.host.paths import BOOT_ID
 from tasks.plan.plan import Plan
 from tasks.plan.proof import judgement as proof
+from tasks.plan.service.paths import BOOT_ID
 from tasks.plan.service.restarts import read_units
 from tasks.support import report
 
@@ -18,7 +18,9 @@ from tasks.support import report
 @deploy("Topology")
 def prove(plan: Plan) -> None:
     config = proof.config_file(plan)
-    found = host.get_fact(Paths, paths=[config.path, plan.paths.measured, BOOT_ID])
+    found = host.get_fact(
+        Paths, paths=[config.path, BOOT_ID], user=plan.settings.service_user, theirs=[plan.paths.measured]
+    )
     units = read_units(host.get_fact(Units, **plan.units), plan.instances, plan.target)
     serving = units.serving(plan.instances)
 

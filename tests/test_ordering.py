@@ -12,11 +12,11 @@ import pytest
 
 from tasks.plan.driver.steps import KEYRINGS, PLACED
 from tasks.plan.host.answers import Answer
-from tasks.plan.host.paths import BOOT_ID, SYSCTL
-from tasks.plan.phases.runtime import build_spec, description, lock_files, patches_file, uv_lock, uv_metadata
+from tasks.plan.phases.runtime import build_spec, description, lock_files, patch_list_file, uv_lock, uv_metadata
 from tasks.plan.phases.system import directories
 from tasks.plan.phases.verify import verify_config
 from tasks.plan.plan import Plan
+from tasks.plan.service.paths import BOOT_ID, SYSCTL
 from tasks.support import catalogue, render
 from tests.conftest import Checkout
 from tests.plan.builders import (
@@ -26,7 +26,7 @@ from tests.plan.builders import (
     hardware,
     measured,
 )
-from tests.plan.judging import healthy_answers
+from tests.plan.judging import healthy_answers, places
 
 SETTINGS: dict[str, object] = {
     "release": "sglang-0.5.20-cpu",
@@ -44,22 +44,24 @@ JUDGED = healthy_answers(TWO_SOCKETS)  # of a bare host: nothing built, numactl 
 JUDGED |= {"variables": Answer(3, ""), "patches": Answer(3, "")}
 JUDGED |= {name: Answer(127, "") for name in JUDGED if name.startswith("binding")}
 
+CHANGING = ("install", "mkdir", "rm", "mv", "cp", "chown", "chmod", "ln", "touch", "tee", "cat")
 # What the fact or the command says that an answer belongs to, a part of its text.
 SYSTEM, HARDWARE, LISTENERS = "section uid id -u", "section driver driver", "section listeners"
 KEPT = "section current"
 PLANNED, PATHS, UNITS, BINDINGS, ANSWERS = (
     "section variables",
-    "base64 -w0",
+    "sha256sum <",
     "section files files",
     "numa_maps",
     "pd-verify --config",
 )
-GATES, GATE_OF_THE_ROUTER = "set -f; echo", f"set -f; echo $(systemctl show -p ActiveState --value {ROUTER}"
+GATES, GATE_OF_THE_ROUTER = f"section '{PREFILL} gate'", f"section '{ROUTER} gate'"
 
 
 def printed(sections: Mapping[str, Answer]) -> str:
     """Sections as a host prints them."""
-    return "\n".join(f"{answer.text}\n@@section {name} {answer.status}" for name, answer in sections.items())
+    encoded = {name: base64.b64encode(answer.text.encode()).decode() for name, answer in sections.items()}
+    return "\n".join(f"@@section {name} {encoded[name]} {answer.status}" for name, answer in sections.items())
 
 
 def every_path(plan: Plan) -> Iterable[str]:
@@ -80,8 +82,8 @@ def every_path(plan: Plan) -> Iterable[str]:
     yield from (directory.path for directory in directories(plan))
     yield from (file.path for file in lock_files(plan))
     yield from (f"{plan.paths.bin}/{name}" for name in catalogue.tools())
-    assert patches_file(plan) is not None
-    yield from (patches_file(plan).path, f"{plan.paths.current}/release.json")
+    assert patch_list_file(plan) is not None
+    yield from (patch_list_file(plan).path, f"{plan.paths.current}/release.json")
     yield from (f"{plan.paths.model}/{name}" for name in catalogue.bundled_model("rehearsal-qwen2"))
     yield render.target(plan).path
     for instance in plan.instances:
@@ -91,35 +93,45 @@ def every_path(plan: Plan) -> Iterable[str]:
 NOT_THERE = Answer(0, "LoadState=not-found\nActiveState=inactive\nSubState=dead\nMainPID=0\nNeedDaemonReload=no")
 
 
+def gates(state: str, *units: str) -> str:
+    """What the fact Gates is told."""
+    shown = {unit: Answer(0, f"ActiveState={state}\nSubState={state}") for unit in units}
+    return printed(shown | {f"{unit} gate": Answer(0, "") for unit in units})
+
+
 def bare_host(changes: Mapping[str, object] | None = None) -> dict[str, object]:
     """Answers of a host on which nothing of ours is, and on which everything works, with changes."""
     units = {"files": Answer(0, ""), PLAN.target: NOT_THERE}
     for instance in PLAN.instances:
         units[instance.unit] = NOT_THERE
-        units |= {f"{instance.unit} fingerprint": Answer(0, ""), f"{instance.unit} gate": Answer(0, "")}
+        units[f"{instance.unit} fingerprint"] = Answer(0, "")
     bound = {"gpus": Answer(0, "")}
     for worker in PLAN.workers:
         assert worker.placement is not None
         bound[worker.unit] = Answer(0, f"100 {worker.placement.cpus} bind:{worker.placement.nodes}")
+    there = [
+        *(f"{path}\tabsent\t\t\t\t" for path in every_path(PLAN)),
+        f"{BOOT_ID}\tfile\t444\troot\troot\t{base64.b64encode(BOOT.encode()).decode()}",
+    ]
+    proof = base64.b64encode(json.dumps(measured(PLAN)).encode()).decode()
     answers: dict[str, object] = {
+        f"cat {BOOT_ID}": BOOT,
+        BOOT_ID: there,  # before anything is measured
+        f"sh {PLAN.paths.measured}": f"{PLAN.paths.measured}\tfile\t644\tsglang\tsglang\t{proof}",
         KEPT: printed(dict.fromkeys(("current", "previous", "built", "served", "hidden", "pin"), Answer(0, ""))),
         SYSTEM: printed(JUDGED),
         HARDWARE: printed(JUDGED),
         LISTENERS: printed({name: JUDGED[name] for name in ("listeners", "sockets", "owners")}),
         PLANNED: printed(
             {n: a for n, a in JUDGED.items() if n in ("files", "variables", "patches") or n.startswith("binding")}
+            | places(PLAN)
         ),
-        PATHS: [
-            *(f"{path}\tabsent\t\t\t\t" for path in every_path(PLAN)),
-            f"{BOOT_ID}\tfile\t444\troot\troot\t{base64.b64encode(BOOT.encode()).decode()}",
-        ],
+        PATHS: there,
         UNITS: printed(units),
         BINDINGS: printed(bound),
         ANSWERS: '{"ok": true, "answers": []}',
-        f"cat {PLAN.paths.measured}": json.dumps(measured(PLAN)),
-        f"cat {BOOT_ID}": BOOT,
-        GATE_OF_THE_ROUTER: "active running {}",
-        GATES: "active running {}\nactive running {}",
+        GATE_OF_THE_ROUTER: gates("active", ROUTER),
+        GATES: gates("active", PREFILL, DECODE),
     }
     return {**answers, **(changes or {})}
 
@@ -130,7 +142,7 @@ def host(name: str, answers: Mapping[str, object], **data: object) -> tuple[str,
 
 GOOD = bare_host()
 DECODE_DIES = bare_host({f"is-active -q {DECODE}": {"success": False, "stderr": "inactive"}})  # after its gate passed
-DECODE_FAILS = {**DECODE_DIES, GATES: "active running {}\nfailed failed {}"}
+DECODE_FAILS = {**DECODE_DIES, GATES: gates("active", PREFILL) + "\n" + gates("failed", DECODE)}
 NO_ROOT = bare_host({SYSTEM: printed({**JUDGED, "uid": Answer(0, "1000")})})
 NO_DRIVER = bare_host({HARDWARE: printed({**JUDGED, "gpus": Answer(127, "")})})
 
@@ -204,6 +216,31 @@ def test_nothing_of_the_service_starts_before_it_is_whole_on_every_host(fleet: s
 
 def test_the_questions_come_after_the_router(fleet: str) -> None:
     assert fleet.index("Verify | Golden questions") > fleet.rindex(f"restart --no-block {ROUTER}")
+
+
+# ---- whose folders are whose
+
+
+def test_root_changes_nothing_below_the_service_users_folder(fleet: str) -> None:
+    """What it does there, it does as that user: each of its own commands would follow a link."""
+    state = f"{PLAN.paths.state}/"
+    commands = [line for _, line in executed(fleet) if state in line and line.split()[0] in CHANGING]
+    assert commands == []
+    made = [line for _, line in executed(fleet) if "mkdir -m 750" in line and state in line]
+    assert len(made) == 6 and all(line.startswith("timeout -k 5 300 runuser -u sglang -- ") for line in made), made
+
+
+def test_the_cache_of_a_retired_release_goes_as_the_service_user(checkout: Checkout) -> None:
+    built = Answer(0, f"{PLAN.release.id}\nold-1\nolder-2\n..\n-rf\nx;id\n../../etc")
+    kept = {"current": Answer(0, PLAN.release.id), "previous": Answer(0, "old-1"), "built": built}
+    rest = dict.fromkeys(("served", "hidden", "pin"), Answer(0, ""))
+    checkout.hosts(host("good", {**GOOD, KEPT: printed({**kept, **rest})}))
+    _, output = checkout.pyinfra("-y", "-vv")
+    removing = [line for _, line in executed(output) if "rm -rf" in line and "older-2" in line]
+    assert len(removing) == 2, removing
+    assert removing[0].startswith("mv -T ") and PLAN.paths.state not in removing[0]
+    assert removing[1] == f"timeout -k 5 300 runuser -u sglang -- rm -rf {PLAN.paths.cache}/older-2"
+    assert not [line for _, line in executed(output) if "x;id" in line or "-rf -rf" in line or "../../etc" in line]
 
 
 # ---- a worker that fails

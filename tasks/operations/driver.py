@@ -16,7 +16,7 @@ from tasks.operations.progress import ask, run_and_log, say
 from tasks.operations.system import APT
 from tasks.plan.driver import steps as driver
 from tasks.plan.driver.steps import Steps
-from tasks.plan.host.paths import BOOT_ID, TARGET
+from tasks.plan.service.paths import BOOT_ID, TARGET
 
 Commands = Generator[StringCommand | FunctionCommand, None, None]
 POLL = 2.0  # seconds between two attempts to reach a host that boots
@@ -73,7 +73,7 @@ def reboot(state: State, host: Host, version: str, serving: Sequence[str], limit
         routers = [unit for unit in serving if "router" in unit]
         workers = [unit for unit in serving if unit not in routers]
         for units in filter(None, (routers, workers)):
-            if not run_and_log(state, host, f"systemctl stop {' '.join(units)}"):
+            if not run_and_log(state, host, f"systemctl stop {shlex.join(units)}"):
                 say(host, f"not rebooted: {', '.join(units)} could not be stopped", "red")
                 return False
         run_and_log(state, host, f"systemctl stop {TARGET} 2>/dev/null; true")

@@ -8,11 +8,11 @@ from typing import Any
 from tasks.plan.files import WantedFile
 from tasks.plan.findings import Finding
 from tasks.plan.host.answers import Hardware, System
-from tasks.plan.host.paths import TARGET, Paths
 from tasks.plan.model.profile import ModelProfile
 from tasks.plan.release.history import NOTHING, History, Pin
 from tasks.plan.release.manifest import Release
 from tasks.plan.service.instances import Instance, kv_pairs
+from tasks.plan.service.paths import TARGET, Paths
 from tasks.plan.service.restarts import Fingerprint
 from tasks.plan.settings.settings import Settings
 
@@ -81,6 +81,11 @@ class Plan:
         own = {name for patch in patches for name in patch.environment}
         names = {variable.name for worker in self.workers for variable in worker.environment}
         return sorted(name for name in names - own if name.startswith("SGLANG_"))
+
+    @property
+    def group(self) -> str:
+        """Of the service user; one that is made gets a group of its own name."""
+        return self.system.group or self.settings.service_user
 
     @property
     def patch_notes(self) -> str | None:

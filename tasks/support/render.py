@@ -12,11 +12,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from tasks.plan.bench import figures as bench
 from tasks.plan.bench import page as bench_page
 from tasks.plan.files import WantedFile
-from tasks.plan.host.paths import SYSCTL, UNITS
 from tasks.plan.phases.system import kernel_settings
 from tasks.plan.plan import Plan
 from tasks.plan.report import page
 from tasks.plan.service.instances import Instance, kv_pairs, lone_decode
+from tasks.plan.service.paths import SYSCTL, UNITS
 from tasks.plan.service.restarts import Fingerprint
 from tasks.plan.service.units import mark
 from tasks.support.catalogue import ROOT
@@ -45,7 +45,7 @@ class InstanceFiles:
 
 
 def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
-    paths, user = plan.paths, plan.settings.service_user
+    paths, user, group = plan.paths, plan.settings.service_user, plan.group
     secret = None if instance.is_worker else api_key(plan)
     decode = lone_decode(plan.instances)
     values = {
@@ -53,6 +53,7 @@ def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
         "paths": paths,
         "settings": plan.settings,
         "user": user,
+        "group": group,
         "workers": plan.workers,
         "target": plan.target,
         "script": paths.script(instance.name),
@@ -65,8 +66,8 @@ def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
         "decode": decode if (instance, decode) in kv_pairs(plan.instances) else None,
         "gpus": plan.gpus_freed_before(instance),
     }
-    script = WantedFile(paths.script(instance.name), _render("launch.sh.j2", values), "755", "root", user)
-    environment = WantedFile(paths.environment(instance.name), _render("instance.env.j2", values), "640", "root", user)
+    script = WantedFile(paths.script(instance.name), _render("launch.sh.j2", values), "755", "root", group)
+    environment = WantedFile(paths.environment(instance.name), _render("instance.env.j2", values), "640", "root", group)
     kind = "worker" if instance.is_worker else "router"
     unit = WantedFile(paths.unit(instance.name), _render(f"{kind}.service.j2", values))
     return InstanceFiles(script, environment, unit, plan.fingerprint(script, environment, unit, secret))
@@ -77,7 +78,7 @@ def api_key(plan: Plan) -> WantedFile | None:
     if plan.api_key is None:
         return None
     content = f"PD_API_KEY={shlex.quote(plan.api_key)}\n".encode()
-    return WantedFile(plan.paths.secret, content, "640", "root", plan.settings.service_user, secret=True)
+    return WantedFile(plan.paths.secret, content, "640", "root", plan.group, secret=True)
 
 
 def target(plan: Plan) -> WantedFile:

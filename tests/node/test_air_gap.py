@@ -133,7 +133,7 @@ def test_the_second_run_from_a_mirror_changes_nothing(gap: Gap, from_mirror: Res
 
 
 @pytest.mark.skipif(not WHOLE, reason="4.4 GB: make test-release")
-def test_the_default_gpu_release_from_a_wheelhouse(gap: Gap, from_mirror: Result) -> None:
+def test_the_default_gpu_release_from_a_wheelhouse(gap: Gap) -> None:
     wheels.copy(gap.node, wheels.of(gap.node, "sglang-router", name=GPU_RELEASE), f"{WHEELS}-gpu")
     gap.tried.forget()
     settings = {**GPU_HOST, "release": GPU_RELEASE, "package_wheelhouse": f"{WHEELS}-gpu"}

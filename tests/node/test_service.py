@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bin.test_build import wheel
+from tests.bin.test_pd_build import wheel
 from tests.node.asking import CONFIG, UNITS, answer, answers, out, pids, states
 from tests.node.deploying import broken_off, command_line, deploy, environment
 from tests.node.node import REPOSITORY, Node
@@ -66,7 +66,7 @@ def test_dry_run_shows_the_full_plan_of_the_recorded_host(served: Node) -> None:
     """4+4 GPUs and the GPU release: planned here, served elsewhere."""
     result = subprocess.run(
         command_line("--dry", "--diff", release="sglang-0.5.23-cu130", model="deepseek-v4-flash-nvfp4",
-                     model_dir="/var/lib/sglang-pd/models/rehearsal-qwen2", context_length=131072,
+                     model_dir="/opt/sglang-pd/models/rehearsal-qwen2", context_length=131072,
                      prefill_tensor_parallel=4, decode_tensor_parallel=4, minimum_free_disk_gb=0,
                      minimum_memory_gb_per_gpu=0.1),
         cwd=REPOSITORY, env=environment(served), capture_output=True, text=True, stdin=subprocess.DEVNULL,
@@ -82,7 +82,8 @@ EDITS = {
     "launch script": (f"echo '# by hand' >>{CONFIG}/decode.sh", f"Launch | File {CONFIG}/decode.sh"),
     "unit": (f"echo '# by hand' >>/etc/systemd/system/{UNITS[0]}", f"Launch | File /etc/systemd/system/{UNITS[0]}"),
     "mode": (f"chmod 777 {CONFIG}/router.sh", f"Launch | File {CONFIG}/router.sh"),
-    "owner": ("chown root /var/lib/sglang-pd/models", "System | Folder /var/lib/sglang-pd/models"),
+    "owner": (f"chgrp root {CONFIG}/router.env", f"Launch | File {CONFIG}/router.env"),
+    "mode of a folder": ("chmod 777 /var/lib/sglang-pd/models", "System | Folder /var/lib/sglang-pd/models"),
     "package": (f"rm -r {SITE}/markdown_it {SITE}/markdown_it_py-*", "Runtime | Release "),
     "file in a package": (f"echo '# by hand' >>{SITE}/mdurl/_parse.py", "Runtime | Release "),
     "overlay": (f"echo '# by hand' >>{SITE}/pd_overlay_cpu_engine/__init__.py", "Runtime | Release "),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tasks.plan.files import WantedFile, to_json
 from tasks.plan.plan import Plan
 from tasks.plan.release import lock
@@ -21,11 +23,21 @@ def description(plan: Plan) -> WantedFile:
     return WantedFile(plan.paths.description(plan.release.id), Description(plan.release, plan.arguments).to_json())
 
 
-def patches_file(plan: Plan) -> WantedFile | None:
+def mark(plan: Plan) -> dict[str, Any]:
+    """What a release says of itself in release.json, built or adopted: it is there once the release is whole."""
+    return {
+        "id": plan.release.id,
+        "name": plan.release.manifest.name,
+        "python": plan.release.python,
+        "patches": {patch.name: patch.sha256 for patch in plan.release.patches},
+    }
+
+
+def patch_list_file(plan: Plan) -> WantedFile | None:
     """The patches of this release, kept on the host as its locks are; None where it carries none."""
     if not plan.release.patches:
         return None
-    return WantedFile(f"{plan.paths.locks}/{plan.release.id}-patches.json", plan.release.bundle)
+    return WantedFile(f"{plan.paths.locks}/{plan.release.id}-patches.json", plan.release.patch_list())
 
 
 def uv_lock(plan: Plan) -> WantedFile:
@@ -50,10 +62,10 @@ def build_spec(plan: Plan) -> WantedFile:
     """What pd-build is told."""
     settings = plan.settings
     servers, router = lock_files(plan)
-    patches = patches_file(plan)
+    patches = patch_list_file(plan)
     spec = {
         "id": plan.release.id,
-        "name": plan.release.manifest.name,
+        "mark": mark(plan),
         "python": plan.release.python,
         "releases": plan.paths.releases,
         "uv": f"{plan.paths.uv_environment}/bin/uv",
@@ -62,8 +74,7 @@ def build_spec(plan: Plan) -> WantedFile:
         "router_lock": router.path,
         "uv_lock": uv_lock(plan).path,
         "lock_sha256": servers.sha256,
-        "patches": {patch.name: patch.sha256 for patch in plan.release.patches},
-        "patches_file": patches.path if patches else None,
+        "patch_list": patches.path if patches else None,
         "wheelhouse": settings.package_wheelhouse,
         "index_url": settings.package_index,
         "extra_index_urls": settings.package_extra_indexes,

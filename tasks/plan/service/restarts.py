@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tasks.plan.errors import PlanError
 from tasks.plan.host.answers import Answer
-from tasks.plan.host.paths import UNITS
 from tasks.plan.service.instances import Instance, kv_pairs, lone_decode
+from tasks.plan.service.paths import UNITS
 from tasks.plan.service.units import written_by_us
 from tasks.plan.settings.settings import Settings
 
@@ -44,10 +45,9 @@ class Running:
     stale: bool  # systemd has read another unit file than the one on disk
     pid: int
     fingerprint: Fingerprint | None
-    gate: Mapping[str, Any]  # what its gate reported last, {} where there is none
 
 
-ABSENT = Running("inactive", "dead", enabled=False, stale=False, pid=0, fingerprint=None, gate={})
+ABSENT = Running("inactive", "dead", enabled=False, stale=False, pid=0, fingerprint=None)
 
 
 @dataclass(frozen=True)
@@ -109,11 +109,9 @@ def read_units(sections: Mapping[str, Answer], instances: tuple[Instance, ...], 
             stale=shown.get("NeedDaemonReload") == "yes",
             pid=int(shown.get("MainPID") or 0),
             fingerprint=_fingerprint(text(f"{instance.unit} fingerprint")),
-            gate=_object(text(f"{instance.unit} gate")),
         )
     files, foreign = {}, []
-    for line in text("files").splitlines():
-        unit, state, encoded = line.split(" ")
+    for unit, state, encoded in re.findall(r"^(\S+) (\S+) ([A-Za-z0-9+/=]*)$", text("files"), re.MULTILINE):
         content = base64.b64decode(encoded).decode(errors="replace")
         if written_by_us(unit, content):
             files[unit] = state not in DOWN
@@ -122,6 +120,17 @@ def read_units(sections: Mapping[str, Answer], instances: tuple[Instance, ...], 
     if foreign:
         raise PlanError(*foreign)
     return FoundUnits(found, files, shown_of(target).get("UnitFileState") == "enabled")
+
+
+def read_gates(sections: Mapping[str, Answer], units: Sequence[str]) -> dict[str, tuple[str, str, str]]:
+    """From the fact Gates: by unit, its ActiveState, SubState, and what its gate waits for or ""."""
+    found = {}
+    for unit in units:
+        if unit in sections and f"{unit} gate" in sections:
+            shown = dict(line.partition("=")[::2] for line in sections[unit].text.splitlines())
+            waiting_for = _object(sections[f"{unit} gate"].text).get("waiting_for")
+            found[unit] = (shown.get("ActiveState", ""), shown.get("SubState", ""), str(waiting_for or ""))
+    return found
 
 
 def reason_to_restart(wanted: Fingerprint, found: Running) -> str | None:
