@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import shlex
 from collections.abc import Generator, Mapping
 
 from pyinfra import host, state
-from pyinfra.api import FileUploadCommand, FunctionCommand, StringCommand, operation
+from pyinfra.api import FunctionCommand, StringCommand, operation
 
 from tasks.facts.model import ModelState
 from tasks.operations.progress import run_and_log
+from tasks.operations.upload import sent
 from tasks.plan.files import FoundPath, WantedFile, compare
 
-Commands = Generator[StringCommand | FileUploadCommand | FunctionCommand, None, None]
+Commands = Generator[StringCommand | FunctionCommand, None, None]
 
 
 @operation()
@@ -27,7 +27,7 @@ def bundled(directory: str, owner: str, files: Mapping[str, bytes], found: Mappi
     yield StringCommand(f"install -d -o {owner} -g {owner} {shlex.quote(directory)}")
     for file in changed:
         beside = f"{file.path}.new"
-        yield FileUploadCommand(io.BytesIO(file.content), beside, remote_temp_filename=host.get_temp_filename(beside))
+        yield sent(file.content, beside)
         new, path = shlex.quote(beside), shlex.quote(file.path)
         yield StringCommand(f"chown {owner}:{owner} {new} && chmod {file.mode} {new} && mv -fT {new} {path}")
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import shlex
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from pyinfra import host
-from pyinfra.api import FileUploadCommand, FunctionCommand, StringCommand, operation
+from pyinfra.api import FunctionCommand, StringCommand, operation
 
 from tasks.facts.history import InUse
 from tasks.operations.progress import in_own_unit, pass_checks, run_and_log, say
+from tasks.operations.upload import sent
 from tasks.plan.files import FoundPath
 from tasks.plan.phases.activate import jit_words
 from tasks.plan.plan import Plan
 from tasks.plan.release.manifest import damage
 
-Commands = Generator[StringCommand | FileUploadCommand | FunctionCommand, None, None]
+Commands = Generator[StringCommand | FunctionCommand, None, None]
 JIT_UNIT = "sglang-pd-jit.service"
 
 
@@ -61,7 +61,7 @@ def adopted(directory: str, description: bytes, parts: Mapping[str, str], found:
     for name, target in parts.items():
         yield StringCommand(f"ln -s {shlex.quote(target)} {place}/{name}")
     mark = f"{directory}.new/release.json"
-    yield FileUploadCommand(io.BytesIO(description), mark, remote_temp_filename=host.get_temp_filename(mark))
+    yield sent(description, mark)
     yield StringCommand(f"chmod 644 {shlex.quote(mark)} && rm -rf {whole} && mv -T {place} {whole}")
 
 

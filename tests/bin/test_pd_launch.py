@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tasks.plan.service.api_key import is_of
 from tests.bin.tools import BIN, eventually, finish, run, start
 
 SCRIPT = """#!/bin/bash
@@ -88,11 +89,12 @@ def test_leaves_a_fingerprint(instance: Instance) -> None:
         "script": sha256(instance.script),
         "environment": sha256(instance.environment),
         "unit": sha256(instance.unit),
-        "secret": sha256(instance.secret),
+        "secret": left["secret"],
         "release": "abc-123",
         "pid": child.pid,
     }
-    assert stat.S_IMODE(instance.fingerprint.stat().st_mode) == 0o644
+    assert stat.S_IMODE(instance.fingerprint.stat().st_mode) == 0o600
+    assert is_of(str(left["secret"]), b"KEY=hidden\n") and sha256(instance.secret) not in str(left)
     assert sorted(path.name for path in instance.run.iterdir()) == ["executed", "fingerprint.json"]
 
 
