@@ -11,6 +11,7 @@ from pyinfra.api.output import format_text
 from pyinfra.operations.util.files import generate_color_diff
 
 from tasks.operations.upload import sent
+from tasks.plan.errors import without_passwords
 from tasks.plan.files import FoundPath, WantedDirectory, WantedFile, compare, same_directory
 
 Commands = Generator[StringCommand, None, None]
@@ -82,7 +83,7 @@ def _show(wanted: WantedFile, found: FoundPath) -> None:
             logger.info("  owner %s:%s -> %s:%s", found.owner, found.group, wanted.owner, wanted.group)
     if difference.content:
         for line in generate_color_diff(_lines(found.content or b""), _lines(wanted.content)):
-            logger.info("  %s", line)
+            logger.info("  %s", without_passwords(line))
     logger.info("")
 
 

@@ -13,7 +13,7 @@ from tasks.facts.history import InUse
 from tasks.operations.progress import in_own_unit, pass_checks, run_and_log, say
 from tasks.operations.upload import sent
 from tasks.plan.files import FoundPath
-from tasks.plan.phases.activate import jit_words
+from tasks.plan.phases.activate import Told, jit
 from tasks.plan.plan import Plan
 from tasks.plan.release.manifest import damage
 
@@ -75,11 +75,13 @@ def compiled(plan: Plan, mark: str, found: str | None) -> Commands:
         host.noop(f"{mark} names them")
         return
     # set up as a server is: a variable more, such as CC, and servers would compile all of it again
-    yield FunctionCommand(run_and_log, [in_own_unit(plan, JIT_UNIT, jit_words(plan), mark)], {})
+    asked = jit(plan)
+    assert asked is not None
+    yield FunctionCommand(run_and_log, [in_own_unit(plan, JIT_UNIT, asked.words, mark), asked.told], {})
 
 
 @operation()
-def linked(directory: str, link: str, found: str, checks: Sequence[str] = (), changes: Sequence[str] = ()) -> Commands:
+def linked(directory: str, link: str, found: str, checks: Sequence[Told] = (), changes: Sequence[str] = ()) -> Commands:
     """A link points at a release, moved in one step after every check has passed.
 
     changes: what the switch does to patches, a line each.

@@ -41,7 +41,7 @@ def directories(plan: Plan) -> tuple[WantedDirectory, ...]:
     return (
         WantedDirectory(paths.root),
         WantedDirectory(paths.bin),
-        WantedDirectory(paths.locks),
+        WantedDirectory(paths.locks, "700"),  # earlier specs too: a URL can hold a password
         WantedDirectory(paths.releases),
         WantedDirectory(paths.config, "750", "root", user),
         WantedDirectory(paths.state, "750", user, user),

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
-from tasks.plan.errors import PlanError, nearest
+from tasks.plan.errors import PlanError, nearest, without_passwords
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 Seconds = Annotated[int, Field(ge=1)]
@@ -252,7 +252,7 @@ def _line(fault: Mapping[str, Any], given: Mapping[str, object]) -> str:
     inside = "".join(f"[{part!r}]" for part in fault["loc"][1:] if part in _keys(given.get(name)))
     message = str(fault["msg"])
     message = message[:1].lower() + message[1:]
-    return f"setting {name}{inside} = {given.get(name)!r}: {message}"
+    return without_passwords(f"setting {name}{inside} = {given.get(name)!r}: {message}")
 
 
 def _keys(value: object) -> list[object]:
@@ -321,6 +321,8 @@ def _contradictions(settings: Settings) -> list[str]:
         lines.append(
             f"settings prefill_gpus and decode_gpus both name GPU {', '.join(map(str, both))}: give it to one role"
         )
+    if settings.model_hub is not None and "@" in settings.model_hub:  # not shown: it may be a password
+        lines.append("setting model_hub holds credentials, and any user of the host would see them: name one without")
     lines += _driver_contradictions(settings)
     for name in ("router_host", "router_metrics_host"):
         host = getattr(settings, name)

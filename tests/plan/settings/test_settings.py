@@ -221,3 +221,13 @@ def test_a_value_with_a_line_break(value: str) -> None:
 def test_a_variable_with_a_line_break_anywhere(field: str) -> None:
     variable = {"value": "1", "reason": "r", "source": "s", field: "one\ntwo"}
     assert "line break" in fault(worker_environment={"A": variable})
+
+
+@pytest.mark.parametrize(
+    "data",
+    [{"model_hub": "https://me:password@hub.example"}, {"package_index": ["https://me:password@pypi.example/simple"]}],
+)
+def test_a_refusal_shows_no_password(data: dict[str, object]) -> None:
+    with pytest.raises(PlanError) as error:
+        settings(**data)
+    assert "password" not in str(error.value) and next(iter(data)) in str(error.value)
