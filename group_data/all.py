@@ -207,7 +207,7 @@ maximum_corrected_sram_errors = 10_000  # since the driver was loaded; from Azur
 maximum_corrected_dram_errors = 20_000_000  # the same
 # Xids that stop a run when the kernel logged one since boot: the list of Azure HPC health checks; 8, 154 and 175 from
 # public reports.
-failing_xids = [8, 48, 56, 57, 58, 62, 63, 64, 65, 68, 69, 73, 74, 79, 80, 81, 92, 119, 120, 154, 175]
+failing_xids = [8, 48, 56, 57, 58, 62, 63, 64, 65, 68, 69, 73, 74, 79, 80, 81, 92, 95, 119, 120, 154, 175]
 maximum_clock_skew_s = 60  # seconds between the host's clock and yours; more is a warning
 
 # ---- Proof: GPU links measured before servers start (docs/proof.md) --------------------------------------------------

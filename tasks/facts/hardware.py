@@ -4,15 +4,34 @@ from __future__ import annotations
 
 from tasks.facts.owners import OWNER
 from tasks.facts.sections import PRELUDE, Sections
-from tasks.plan.host.answers import GPU_COLUMNS, HEALTH_COLUMNS
+from tasks.plan.host.answers import FABRIC_COLUMNS, GPU_COLUMNS, HEALTH_COLUMNS
 
 # A driver that hangs is asked once: every further question to it counts as timed out too.
+# Limit: without persistence each card is started anew for a question, 3 to 4 s a card (cvmimage#363).
+# What nvidia-smi says of single cards beside an answer (a corrupted infoROM, exit status 14; a card that is lost) goes
+# to the section warned. Where a lost card takes the whole answer along, the others are asked one by one.
 _SCRIPT = r"""
-smi() { [ -z "${hung-}" ] || return 124
+gpus_on_bus() { cards class 0 | awk '$2 ~ /^0x03/ {print $1}'; }
+said_of_cards='^(WARNING: infoROM is corrupted|Unable to determine the device handle) .*'
+smi() { [ -z "${hung-}" ] || { echo "$hung"; return 124; }
   command -v nvidia-smi >/dev/null || return 127
-  limit 30 nvidia-smi "$@"; _s=$?
-  case $_s in 124 | 137) hung=1 ;; esac
+  _limit=$((30 + 10 * $(gpus_on_bus | grep -c .)))
+  _said=$(limit "$_limit" nvidia-smi "$@" 2>&1); _s=$?
+  case $_s in 124 | 137) hung="no answer within $_limit s"; echo "$hung"; return $_s ;; esac
+  _of_cards=$(printf '%s\n' "$_said" | grep -E "$said_of_cards")
+  _good=$(printf '%s\n' "$_said" | grep -Ev "$said_of_cards")
+  if [ $_s != 0 ] && [ -n "$_of_cards" ]; then
+    [ -n "$_good" ] || _good=$(for b in $(gpus_on_bus); do
+      _one=$(limit "$_limit" nvidia-smi -i "$b" "$@" 2>&1) && printf '%s\n' "$_one"; done)
+    if [ -n "$_good" ]; then
+      warned=$(printf '%s\n%s\n' "${warned-}" "$_of_cards" | grep . | sort -u) _said=$_good _s=0
+    fi
+  fi
+  printf '%s\n' "$_said"
   return $_s; }
+fabricmanager() { command -v systemctl >/dev/null || return 127
+  limit 10 systemctl show -p LoadState,ActiveState nvidia-fabricmanager.service
+  command -v nv-fabricmanager >/dev/null && limit 20 nv-fabricmanager --version; true; }
 nodes() { for n in /sys/devices/system/node/node[0-9]*; do [ -e "$n/cpulist" ] || continue
   echo "${n##*/node} $(cat "$n/cpulist")"; done; }
 distances() { for n in /sys/devices/system/node/node[0-9]*; do [ -e "$n/distance" ] || continue
@@ -56,11 +75,13 @@ section limits grep -E '^Max (locked memory|open files)' /proc/1/limits
 section memory grep -E '^Mem(Total|Available):' /proc/meminfo
 """
 
-_MATRICES = """
+_MATRICES = r"""
 section topo smi topo -m
 section p2p smi topo -p2p rw
 section apps apps
 section holders holders
+section fabricmanager fabricmanager
+section warned echo "${warned-}"
 """
 
 
@@ -72,6 +93,7 @@ class Hardware(Sections):
             "gpus": f"--query-gpu={GPU_COLUMNS}",
             "health": f"--query-gpu={HEALTH_COLUMNS}",
             "rows": "--query-remapped-rows=gpu_uuid,remapped_rows.pending,remapped_rows.failure",
+            "fabric": f"--query-gpu={FABRIC_COLUMNS}",
         }
         queries = [f"section {name} smi {query} --format=csv,noheader,nounits" for name, query in asked.items()]
         return "\n".join([PRELUDE, OWNER, _SCRIPT, *queries, _MATRICES])

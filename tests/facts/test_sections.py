@@ -67,6 +67,53 @@ def test_a_driver_that_hangs_is_asked_once(tmp_path: Path) -> None:
         read_hardware(found)
 
 
+def on_a_bus(tmp_path: Path, count: int, tools: Mapping[str, str]) -> Mapping[str, Answer]:
+    """What the fact Hardware brings from a host with `count` cards on its bus, 0000:01:00.0 the first."""
+    for i in range(count):
+        for end, kind in ((0, "0x030200"), (1, "0x040300")):  # a card, and its sound device
+            device = tmp_path / f"bus/0000:{i + 1:02x}:00.{end}"
+            device.mkdir(parents=True)
+            (device / "vendor").write_text("0x10de\n")
+            (device / "class").write_text(f"{kind}\n")
+
+    class OnABus(Hardware):
+        def command(self) -> str:
+            return super().command().replace("/sys/bus/pci/devices", str(tmp_path / "bus"))
+
+    return answers(OnABus(), tmp_path, tools)
+
+
+def test_the_driver_gets_more_time_for_each_card(tmp_path: Path) -> None:
+    """Without persistence eight cards need 25 to 35 s for a good answer (cvmimage#363)."""
+    tools = {"nvidia-smi": "exit 0\n", "timeout": f'case "$*" in *nvidia-smi*) {COUNT} {HANGS} ;; esac\nexit 1\n'}
+    found = on_a_bus(tmp_path, 8, tools)
+    assert "-k 5 110 nvidia-smi" in (tmp_path / "asked").read_text()
+    assert found["apps"] == Answer(124, "no answer within 110 s")
+
+
+def test_a_corrupted_inforom_is_told_beside_a_good_answer(tmp_path: Path) -> None:
+    corrupted = "WARNING: infoROM is corrupted at gpu 0000:02:00.0"
+    found = on_a_bus(tmp_path, 2, {"nvidia-smi": f"echo good; echo {corrupted}; exit 14\n"})
+    for name in ("gpus", "health", "rows", "fabric", "topo", "p2p", "apps"):
+        assert found[name] == Answer(0, "good")
+    assert found["warned"] == Answer(0, corrupted)
+
+
+def test_beside_a_lost_card_the_others_still_answer(tmp_path: Path) -> None:
+    lost = "Unable to determine the device handle for GPU1: 0000:02:00.0: Unknown Error"
+    fails = f'echo "{lost}"; exit 255'
+    smi = f'case "$*" in "-i 0000:02:00.0 "*) {fails} ;; "-i "*) echo "0, of $2" ;; *) {fails} ;; esac\n'
+    found = on_a_bus(tmp_path, 3, {"nvidia-smi": smi})
+    assert found["gpus"] == Answer(0, "0, of 0000:01:00.0\n0, of 0000:03:00.0")
+    assert found["warned"] == Answer(0, lost)
+
+
+def test_a_driver_without_any_card_that_answers_is_no_good_answer(tmp_path: Path) -> None:
+    lost = "Unable to determine the device handle for GPU0: 0000:01:00.0: Unknown Error"
+    found = on_a_bus(tmp_path, 1, {"nvidia-smi": f'echo "{lost}"; exit 255\n'})
+    assert found["gpus"] == Answer(255, lost)
+
+
 def test_the_kernel_log_comes_from_dmesg_where_the_journal_has_none(tmp_path: Path) -> None:
     log = "echo '[ 0.0] Linux version 6'; echo '[ 9.1] NVRM: Xid (PCI:0000:03:00): 79, pid=1'; echo '[ 9.2] other'\n"
     found = answers(Hardware(), tmp_path, {"journalctl": "exit 0\n", "dmesg": log})

@@ -78,6 +78,9 @@ def healthy_answers(nodes: list[int]) -> dict[str, Answer]:
         "rows": "\n".join(f"{uuid(i)}, No, No" for i in range(count)),
         "apps": "",
         "holders": "",
+        "fabric": "\n".join(f"{i}, [N/A], [N/A]" for i in range(count)),
+        "fabricmanager": "LoadState=not-found\nActiveState=inactive",
+        "warned": "",
         "own": "",
         "clock": f"{NOW}\nyes",
         "upgrades": "package ii  apt",
@@ -186,5 +189,6 @@ def recorded_answers(name: str, folder: Path) -> dict[str, Answer]:
         "topo": ask("nvidia-smi", "topo -m"),
         "p2p": ask("nvidia-smi", "topo -p2p rw"),
         "apps": smi("--query-compute-apps=pid,gpu_uuid,used_memory"),
+        "fabric": smi(f"--query-gpu={reading.FABRIC_COLUMNS}"),
         **{f"binding numactl --cpunodebind={n.name[4:]} --membind={n.name[4:]}": Answer(0, "") for n in nodes},
     }  # fmt: skip

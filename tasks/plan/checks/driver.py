@@ -12,8 +12,10 @@ OPEN_MODULES_FROM = "10.0"  # compute capability: Blackwell and later run on the
 @check(
     "gpu/driver/answers",
     "hardware",
-    judges="nvidia-smi is there and lists GPUs within 30 s; where it does not, there is nothing to plan with",
-    source="field reports: a hung driver keeps nvidia-smi waiting for ever",
+    judges="nvidia-smi is there and lists GPUs within 30 s and 10 s more for each card on the bus; where it does not, "
+    "there is nothing to plan with",
+    source="field reports: a hung driver keeps nvidia-smi waiting for ever; cvmimage#363: 3 to 4 s a card without "
+    "persistence",
     ask="nvidia-smi -L",
     never_silenced=True,
 )

@@ -11,8 +11,14 @@ from tasks.plan.host.matrices import spell_number_list
 from tasks.plan.service.placement import ROLES
 from tasks.plan.service.units import is_ours
 
+LOST = "Unable to determine the device handle"  # nvidia-smi of a card that fell off the bus
 NOT_SAID = ("[N/A]", "N/A", "[Not Supported]", "[Unknown Error]", "")
-XID = re.compile(r"NVRM: Xid \(PCI:([0-9A-Fa-f:.]+)\): ([0-9]+),")
+# With MIG the instance stands beside the card: "(PCI:0000:01:00 GPU-I:05)"; old drivers leave out "PCI:".
+XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)[^)]*\): ([0-9]+)\b(.*)")
+LINK_XIDS = range(144, 151)  # NVLink events of Blackwell: each line says itself whether it is fatal
+NO_FABRIC_COLUMN = "is not a valid field to query"  # drivers from before the fabric was told
+REGISTERED = ("Completed", "Success")
+NVSWITCH = "0x0680"  # PCI class of an NVSwitch: a bridge of another kind
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,11 @@ def _by_use(found: Found, faulty: list[int], line: str, advice: str, evidence: l
     return warning(f"{line} (no server gets it)", advice, *evidence)
 
 
+def warned(found: Found, about: str) -> list[str]:
+    """What nvidia-smi said of single cards beside its answers, of the lines that hold `about`."""
+    return [line.strip() for line in found.text_or_empty("warned").splitlines() if about in line]
+
+
 def _indices(gpus: list[int]) -> str:
     return f"GPU {spell_number_list(frozenset(gpus))}"
 
@@ -94,6 +105,7 @@ def visible(found: Found) -> Verdict:
             f"the driver serves {len(found.gpus)} of {len(on_bus)} cards on the PCI bus, not {', '.join(hidden)}",
             "look for it in `dmesg`; a card that fell off the bus comes back with a power cycle",
             *hidden,
+            *warned(found, LOST)[:2],
             *kernel[:3],
         )
     return healthy(f"{len(found.gpus)} GPUs, all that sit on the PCI bus", *sorted(on_bus))
@@ -380,8 +392,9 @@ def users_of(found: Found) -> list[tuple[int, str, str, str, str]]:
 @check(
     "gpu/xid/none",
     "plan",
-    judges="no Xid of the list in the kernel log of this boot; one of another number is a warning",
-    source="Azure HPC health checks' list; 8, 154 and 175 from reports",
+    judges="no Xid of the list in the kernel log of this boot, and no link event (144-150) that says Fatal; one of "
+    "another number is a warning",
+    source="Azure HPC health checks' list; 8, 154 and 175 from reports; NVIDIA's Xid catalogue: 95, fatal link events",
     settings=("failing_xids",),
     ask="journalctl -k -b | grep Xid",
     of_gpu=True,
@@ -392,14 +405,16 @@ def xid(found: Found) -> Verdict:
     if not size or int(size[1]) == 0:
         raise Unreadable("no log of this boot", first)
     of_bus = {gpu.bus_id.rpartition(".")[0]: gpu.index for gpu in found.gpus}
-    events = []
+    events, fatal = [], set()
     for line in lines:
         event = XID.search(line)
         if event:
             events.append((of_bus.get(event[1].lower().partition(".")[0][-10:], -1), int(event[2]), line.strip()))
+            if int(event[2]) in LINK_XIDS and re.search(r"\bFatal\b", event[3]):
+                fatal.add(line.strip())
         elif "NVRM: Xid" in line:
             raise Unreadable("an Xid without a number", line.strip())
-    failing = [event for event in events if event[1] in found.settings.failing_xids]
+    failing = [event for event in events if event[1] in found.settings.failing_xids or event[2] in fatal]
     if failing:
         numbers = ", ".join(map(str, sorted({number for _, number, _ in failing})))
         return _by_use(
@@ -417,3 +432,95 @@ def xid(found: Found) -> Verdict:
             *(line for *_, line in events[-3:]),
         )
     return healthy(f"no Xid in {size[1]} lines of the kernel log", first)
+
+
+@check(
+    "gpu/inforom/intact",
+    "plan",
+    judges="nvidia-smi calls no card's infoROM corrupted; one that it does is a warning",
+    source="nvidia-smi(1), exit status 14: such a card computes, its serial numbers and counters may be wrong",
+    ask="nvidia-smi",
+    required=False,
+    of_gpu=True,
+)
+def inforom(found: Found) -> Verdict:
+    corrupted = warned(found, "infoROM is corrupted")
+    if corrupted:
+        buses = ", ".join(sorted({line.rpartition(" ")[2].rstrip(".") for line in corrupted}))
+        return warning(
+            f"the infoROM of {buses} is corrupted: the card computes, what it says of its errors may be wrong",
+            "have the card's maker look at it; a power cycle mends some",
+            *corrupted[:4],
+        )
+    return healthy(f"nothing said of {len(found.gpus)} GPUs")
+
+
+@check(
+    "gpu/fabric/ready",
+    "plan",
+    judges="cards joined by NVSwitches are registered with them (Completed, Success), and the fabric manager, where it "
+    "is this host's, runs and has the driver's version",
+    source="NVSentinel#883, #889, azhpc-images#506, huggingface_hub#4134: nvidia-smi looks healthy, CUDA fails with "
+    "error 802; NVIDIA's fabric manager guide: its version must be the driver's",
+    ask="nvidia-smi --query-gpu=index,fabric.state,fabric.status --format=csv; systemctl status nvidia-fabricmanager",
+    of_gpu=True,
+)
+def fabric(found: Found) -> Verdict:
+    switches = [line for line in found.text_or_empty("controllers").splitlines() if f" {NVSWITCH}" in line]
+    states = _fabric_states(found)
+    if not states and not switches:
+        return healthy("these cards have no NVSwitch fabric")
+    manager = found.answers.get("fabricmanager")
+    text = manager.text if manager and manager.status == 0 else ""
+    driver = found.gpus[0].driver
+    package = f"nvidia-fabricmanager of version {driver}"
+    unit = dict(re.findall(r"^(LoadState|ActiveState)=(.*)$", text, re.MULTILINE))
+    version = re.search(r"([0-9]+(?:\.[0-9]+){1,2})\s*$", text)
+    said = [f"GPU {index}: fabric.state {state}, fabric.status {status}" for index, (state, status) in states.items()]
+    if unit.get("LoadState") == "loaded":
+        if version and version[1] != driver:
+            return error(
+                f"the fabric manager is of version {version[1]}, the driver of {driver}: CUDA fails with error 802",
+                f"install {package}, then restart nvidia-fabricmanager.service",
+                *text.strip().splitlines(),
+            )
+        if unit.get("ActiveState") != "active":
+            return error(
+                f"the fabric manager does not run (nvidia-fabricmanager.service is {unit.get('ActiveState')}): "
+                "CUDA fails with error 802",
+                "`systemctl enable --now nvidia-fabricmanager`; its journal says why where it does not start",
+                *text.strip().splitlines(),
+            )
+    elif switches:
+        return error(
+            f"{len(switches)} NVSwitches and no fabric manager: CUDA fails with error 802",
+            f"install {package}, then `systemctl enable --now nvidia-fabricmanager`",
+            *switches[:4],
+        )
+    unready = [index for index, told in states.items() if told != REGISTERED]
+    if unready:
+        state, status = states[unready[0]]
+        return _by_use(
+            found,
+            unready,
+            f"{_indices(unready)} is not registered with its NVSwitches ({state}, {status}): CUDA fails with error 802",
+            "wait where the host has just booted, else restart nvidia-fabricmanager.service (in a virtual machine: on "
+            "its host) and read its journal",
+            said,
+        )
+    return healthy(f"{len(states)} GPUs are registered with their NVSwitches", *said)
+
+
+def _fabric_states(found: Found) -> dict[int, tuple[str, str]]:
+    """State and status of the cards that have a fabric, by index. {} where the driver does not know of one."""
+    answer = found.answers.get("fabric")
+    if answer is not None and NO_FABRIC_COLUMN in answer.text:
+        return {}
+    states = {}
+    for line in found.rows("fabric"):
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) != 3 or not cells[0].isdigit():
+            raise Unreadable("a line that is cut short or of another shape", line.strip())
+        if cells[1] not in NOT_SAID:
+            states[int(cells[0])] = (cells[1], cells[2])
+    return states

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tasks.plan.checks.gpus import health
+from tasks.plan.checks.gpus import LOST, health, warned
 from tasks.plan.checks.registry import Found, Unreadable, Verdict, check, error, healthy, warning
 from tasks.plan.host.matrices import parse_p2p_matrix, parse_topo_matrix
 from tasks.plan.service.placement import ROLES, write_collapse
@@ -134,6 +134,13 @@ def iommu(found: Found) -> Verdict:
 def matrix(found: Found) -> Verdict:
     if len(found.gpus) == 1:
         return healthy("one GPU, nothing to compare")
+    lost = warned(found, LOST)
+    if lost and found.hardware and found.hardware.topo is None:
+        return warning(
+            "the driver gives no matrix beside a card that it has lost: links between the others are unknown",
+            "power the host off and on, or name GPUs that belong together in the settings *_gpus",
+            *lost[:2],
+        )
     read = parse_topo_matrix(found.text("topo"))
     missing = {gpu.index for gpu in found.gpus} - set(read.rows)
     if missing:

@@ -25,6 +25,7 @@ HEALTH_COLUMNS = (
     "pcie.link.width.max,ecc.mode.current,ecc.errors.uncorrected.volatile.sram,ecc.errors.uncorrected.volatile.dram,"
     "ecc.errors.uncorrected.aggregate.sram,ecc.errors.corrected.volatile.sram,ecc.errors.corrected.volatile.dram"
 )
+FABRIC_COLUMNS = "index,fabric.state,fabric.status"  # of the registration with the NVSwitches
 # Distribution -> the Python it carries that a release can serve.
 PYTHON_OF = {
     ("debian", "12"): "3.11",
@@ -33,6 +34,7 @@ PYTHON_OF = {
 }
 
 
+QUOTED = 240  # characters of a host's words in one line
 ENDED = "a process that has ended"
 MISMATCH = "Driver/library version mismatch"
 T = TypeVar("T")
@@ -181,8 +183,10 @@ def _require_list(answer: Answer) -> None:
         raise Refused(
             error(
                 "gpu/driver/answers",
-                "nvidia-smi gave no answer within 30 s",
-                "the driver hangs; look at `dmesg | grep -i xid`",
+                f"nvidia-smi gave {said[0] if said else 'no answer within its limit'}",
+                "switch persistence on (`systemctl enable --now nvidia-persistenced`, or `nvidia-smi -pm 1`) and run "
+                "again: without it each card is started anew for every question; where that does not help the driver "
+                "hangs: look at `dmesg | grep -i xid`",
             )
         )
     if answer.status != 0:
@@ -233,7 +237,7 @@ def _gpu(line: str, numa_of: Mapping[str, int], topo: TopoMatrix | None) -> Gpu:
         raise Refused(
             error(
                 "gpu/driver/answers",
-                f"nvidia-smi's list of GPUs cannot be read, its line says {line.strip()!r}",
+                f"nvidia-smi's list of GPUs cannot be read, its line says {_one_line(line)!r}",
                 "run `nvidia-smi` on the host",
                 line.strip(),
             )
@@ -268,7 +272,9 @@ def _driver_advice(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    return "; ".join(line.strip() for line in text.splitlines() if line.strip()) or "without a word"
+    """What a host said, as a quotation: one line, cut where it grows longer than a quarter of a screen."""
+    line = "; ".join(line.strip() for line in text.splitlines() if line.strip()) or "without a word"
+    return line if len(line) <= QUOTED else f"{line[: QUOTED - 4]} ..."
 
 
 def _answer(sections: Mapping[str, Answer], name: str) -> Answer:
@@ -287,7 +293,7 @@ def _parsed(sections: Mapping[str, Answer], name: str, parse: Callable[[str], T]
     try:
         return parse(text)
     except ValueError:
-        raise PlanError(f"the host's answer to {name!r} cannot be read: {_one_line(text)[:160]!r}") from None
+        raise PlanError(f"the host's answer to {name!r} cannot be read: {_one_line(text)!r}") from None
 
 
 def _rows(text: str) -> list[tuple[str, str, str]]:

@@ -24,6 +24,9 @@ THEIRS = "4711\tvllm.service\t/usr/bin/vllm serve"
 PROPRIETARY = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue Jul  8"
 XID79 = "[  90.1] NVRM: Xid (PCI:0000:03:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 XID13 = "[  90.1] NVRM: Xid (PCI:0000:03:00): 13, pid=812, name=python3, Graphics Exception"
+XID_MIG = "[  90.1] NVRM: Xid (PCI:0000:03:00 GPU-I:05): 94, pid=7194, name=python3, Contained: SM (0x1). RST: No"
+XID_BARE = "[  90.1] NVRM: Xid (0000:03:00): 31, Ch 0000000a"
+XID_LINK = "[  90.1] NVRM: Xid (PCI:0000:03:00): 149, NETIR_LINK_EVT {} XC0 i0 Link 04 (0x1 0x2)"
 KERNEL = "1204 lines, the first: [    0.000000] Linux version 6.8.0"
 BRIDGE = "02:03.0 PCI bridge: Some switch\n\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir+ CmpltRedir+"
 UPGRADES_ON = 'APT::Periodic::Unattended-Upgrade "1";\npackage ii  apt\npackage ii  unattended-upgrades\n'
@@ -33,6 +36,10 @@ LIMITS = "Max open files            1024                 4096                 fi
 NODE_MEMORY = "Node 0 MemFree: 9765625 kB\nNode 0 FilePages: {cache} kB\nNode 1 MemFree: 782450688 kB"
 SECOND_GPU = gpu_line(1, capability="9.0")
 EIGHT = "\n".join(gpu_line(i) for i in range(8))
+LOST = "Unable to determine the device handle for GPU8: 0000:09:00.0: Unknown Error"
+REGISTERED = "\n".join(f"{i}, Completed, Success" for i in range(8))
+MANAGER = "LoadState=loaded\nActiveState=active\nFabric Manager version is : 580.95.05"
+SWITCHED = "\n".join(f"0000:{i + 1:02x}:00.0 0x030200" for i in range(8)) + "\n0000:0a:00.0 0x068000"
 
 WHEELHOUSE: dict[str, object] = {"package_wheelhouse": "/srv/wheels"}
 UV = catalogue.uv_lock().split()[0].removeprefix("uv==")
@@ -98,6 +105,22 @@ CASES: list[tuple[str, dict[str, str | Answer | None], dict[str, object], Level,
     ("gpu/xid/none", {"kernel": f"{KERNEL}\n{XID79.replace(':03:', ':08:')}"}, {"decode_tensor_parallel": 2}, WARNING, "no server gets it"),
     ("gpu/xid/none", {"kernel": f"{KERNEL}\n{XID13}"}, {}, WARNING, "1 Xid events in this boot (13)"),
     ("gpu/xid/none", {"kernel": f"{KERNEL}\n{XID13}"}, {"failing_xids": [13]}, ERROR, "(13)"),
+    ("gpu/xid/none", {"kernel": f"{KERNEL}\n{XID_MIG}\n{XID_BARE}"}, {}, WARNING, "2 Xid events in this boot (31, 94)"),
+    ("gpu/xid/none", {"kernel": f"{KERNEL}\n{XID13.replace(' 13,', ' 95,')}"}, {}, ERROR, "(95)"),
+    ("gpu/xid/none", {"kernel": f"{KERNEL}\n{XID_LINK.format('Fatal   ')}"}, {}, ERROR, "1 Xid events of a failing GPU in this boot (149)"),
+    ("gpu/xid/none", {"kernel": f"{KERNEL}\n{XID_LINK.format('Nonfatal')}"}, {}, WARNING, "1 Xid events in this boot (149)"),
+    ("gpu/inforom/intact", {"warned": "WARNING: infoROM is corrupted at gpu 0000:03:00.0"}, {}, WARNING, "the infoROM of 0000:03:00.0 is corrupted"),
+    ("gpu/topology/matrix", {"warned": LOST, "topo": Answer(255, LOST)}, {}, WARNING, "no matrix beside a card that it has lost"),
+    ("gpu/fabric/ready", {"fabric": Answer(2, 'Field "fabric.state" is not a valid field to query.')}, {}, HEALTHY, "no NVSwitch fabric"),
+    ("gpu/fabric/ready", {"fabric": "\n".join(f"{i}, N/A, N/A" for i in range(8))}, {}, HEALTHY, "no NVSwitch fabric"),
+    ("gpu/fabric/ready", {"fabric": REGISTERED, "fabricmanager": MANAGER}, {}, HEALTHY, "8 GPUs are registered"),
+    ("gpu/fabric/ready", {"fabric": REGISTERED}, {}, HEALTHY, "8 GPUs are registered"),
+    ("gpu/fabric/ready", {"fabric": REGISTERED, "fabricmanager": MANAGER.replace("=active", "=failed")}, {}, ERROR, "does not run (nvidia-fabricmanager.service is failed)|enable --now"),
+    ("gpu/fabric/ready", {"fabric": REGISTERED, "fabricmanager": MANAGER.replace("580.95.05", "580.82.07")}, {}, ERROR, "of version 580.82.07, the driver of 580.95.05"),
+    ("gpu/fabric/ready", {"fabric": REGISTERED.replace("2, Completed, Success", "2, In Progress, N/A")}, {}, ERROR, "GPU 2 is not registered|(In Progress, N/A)|error 802"),
+    ("gpu/fabric/ready", {"fabric": REGISTERED.replace("2, Completed, Success", "2, Completed, Insufficient Resources")}, {}, ERROR, "(Completed, Insufficient Resources)"),
+    ("gpu/fabric/ready", {"fabric": REGISTERED.replace("7, Completed, Success", "7, In Progress, N/A")}, {"decode_tensor_parallel": 2}, WARNING, "no server gets it"),
+    ("gpu/fabric/ready", {"controllers": SWITCHED}, {}, ERROR, "1 NVSwitches and no fabric manager|nvidia-fabricmanager of version 580.95.05"),
     ("pcie/width/full", {"health": health_text(8, gpu2={"pcie_link_width_current": "8"})}, {}, ERROR, "GPU 2: x8 of x16"),
     ("pcie/width/full", {"health": health_text(8, gpu7={"pcie_link_width_current": "8"})}, {"decode_tensor_parallel": 2}, WARNING, "GPU 7: x8 of x16"),
     ("pcie/generation/load", {}, {}, HEALTHY, "0 cards under load at full speed, 8 idle ones are not judged"),
@@ -198,6 +221,7 @@ READS = {
     "gpu/ecc/corrected": ("health", True),
     "gpu/rows/remapped": ("rows", True),
     "gpu/xid/none": ("kernel", True),
+    "gpu/fabric/ready": ("fabric", True),
     "pcie/width/full": ("health", True),
     "pcie/generation/load": ("health", False),
     "pcie/acs/off": ("acs", False),

@@ -127,9 +127,16 @@ def test_no_nvidia_smi() -> None:
 
 @pytest.mark.parametrize("status", [124, 137])
 def test_a_driver_that_hangs(status: int) -> None:
-    line = refused(with_smi(status, ""))
-    assert "no answer within 30 s" in line
+    line = refused(with_smi(status, "no answer within 110 s"))
+    assert "nvidia-smi gave no answer within 110 s: switch persistence on (" in line
     assert "dmesg" in line
+    assert "no answer within its limit" in refused(with_smi(status, ""))
+
+
+def test_however_much_the_driver_says_its_line_fits_a_screen() -> None:
+    line = refused(with_smi(15, "something is wrong with a card\n" * 50))
+    assert "something is wrong with a card; something" in line
+    assert len(line) < 500
 
 
 def test_driver_and_library_differ() -> None:
