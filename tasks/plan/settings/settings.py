@@ -40,6 +40,7 @@ Python = Annotated[Literal["auto", "3.11", "3.12"], BeforeValidator(lambda v: st
 # Keys of the host's data that belong to pyinfra: its connectors' and its global arguments (_sudo, ...).
 PYINFRA_KEY = re.compile(r"^(_|ssh_|docker_|dockerssh_|chroot_|vagrant_|terraform_|fake_)")
 VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+KEY_OPTION = re.compile(r"--([a-z-]+-)?api-k")  # argparse takes beginnings of options too
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -323,6 +324,13 @@ def _contradictions(settings: Settings) -> list[str]:
         )
     if settings.model_hub is not None and "@" in settings.model_hub:  # not shown: it may be a password
         lines.append("setting model_hub holds credentials, and any user of the host would see them: name one without")
+    for name in ("prefill_arguments", "decode_arguments", "server_arguments", "router_arguments"):
+        for word in getattr(settings, name):
+            if KEY_OPTION.match(word):  # its value is not shown either
+                lines.append(
+                    f"setting {name} holds {word.partition('=')[0]}: any user of the host reads arguments; "
+                    "the key that clients must send comes by router_api_key_env"
+                )
     lines += _driver_contradictions(settings)
     for name in ("router_host", "router_metrics_host"):
         host = getattr(settings, name)

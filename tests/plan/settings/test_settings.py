@@ -231,3 +231,13 @@ def test_a_refusal_shows_no_password(data: dict[str, object]) -> None:
     with pytest.raises(PlanError) as error:
         settings(**data)
     assert "password" not in str(error.value) and next(iter(data)) in str(error.value)
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode", "server", "router"])
+@pytest.mark.parametrize("words", [["--api-key", "of-mine"], ["--api-key=of-mine"], ["--tenant-api-key", "of-mine"]])
+def test_a_key_among_arguments_is_refused_unshown(role: str, words: list[str]) -> None:
+    with pytest.raises(PlanError) as error:
+        settings(**{f"{role}_arguments": words})
+    (line,) = error.value.lines
+    assert line.startswith(f"setting {role}_arguments holds --") and "router_api_key_env" in line
+    assert "of-mine" not in line
