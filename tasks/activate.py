@@ -17,7 +17,12 @@ def switch(plan: Plan) -> None:
     paths, pin = plan.paths, planned.pin_file(plan)
     mark = f"{paths.current}/release.json"
     compiled = paths.compiled(plan.release.id)
-    found = host.get_fact(Paths, paths=[paths.current, paths.previous, paths.pin, mark, compiled])
+    found = host.get_fact(
+        Paths,
+        paths=[paths.current, paths.previous, paths.pin, mark],
+        user=plan.settings.service_user,
+        theirs=[compiled] if plan.release.manifest.jit else [],
+    )
     previous = plan.history.previous_once(plan.release.id)
 
     if pin:

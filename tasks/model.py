@@ -6,7 +6,8 @@ from pyinfra import host
 from pyinfra.api import deploy
 
 from tasks.facts.paths import Paths
-from tasks.operations import model
+from tasks.operations import files, model
+from tasks.plan.files import WantedFile
 from tasks.plan.plan import Plan
 from tasks.support import catalogue
 
@@ -16,11 +17,14 @@ def ensure(plan: Plan) -> None:
     source, directory, user = plan.profile.source, plan.paths.model, plan.settings.service_user
     name = f"Model {plan.profile.name}"
     if plan.brings_model:
-        model.whole(name=name, directory=directory)
+        model.whole(name=name, directory=directory, user=user)
     elif source.bundled:
-        files = catalogue.bundled_model(source.bundled)
-        found = host.get_fact(Paths, paths=[f"{directory}/{file}" for file in files])
-        model.bundled(name=name, directory=directory, owner=user, files=files, found=found)
+        wanted = [
+            WantedFile(f"{directory}/{file}", text) for file, text in catalogue.bundled_model(source.bundled).items()
+        ]
+        found = host.get_fact(Paths, paths=[file.path for file in wanted])
+        for file in wanted:
+            files.file(name=f"File {file.path}", wanted=file, found=found[file.path])
     else:
         model.fetched(
             name=name,

@@ -26,7 +26,7 @@ from tasks.plan.host import answers as reading
 from tasks.plan.host.answers import Answer, Hardware, System
 from tasks.plan.host.paths import Paths
 from tasks.plan.model.profile import ModelProfile
-from tasks.plan.phases.system import KERNEL_LIMITS, KERNEL_SETTINGS, debian_packages
+from tasks.plan.phases.system import KERNEL_LIMITS, KERNEL_SETTINGS, debian_packages, directories
 from tasks.plan.plan import Plan
 from tasks.plan.proof.judgement import NONE
 from tasks.plan.release import choice, existing, history, python
@@ -207,6 +207,7 @@ def _answers_for(plan: Plan) -> Mapping[str, Answer]:
         releases=plan.paths.releases,
         sglang=plan.release.manifest.sglang,
         patches=plan.release.patch_request,
+        places=[directory.path for directory in directories(plan)],
         wheelhouse=plan.settings.package_wheelhouse,
     )
     return answers

@@ -11,6 +11,7 @@ from tasks.plan.plan import Plan
 @deploy("Retire")
 def releases(plan: Plan) -> None:
     paths, history = plan.paths, plan.history
+    superseded = history.superseded(plan.release.id, plan.pin)
     release.served(
         name=f"Release {plan.release.id} has served",
         mark=f"{plan.release_directory}/served",
@@ -19,6 +20,8 @@ def releases(plan: Plan) -> None:
     release.removed(
         name="No older releases",
         releases=paths.releases,
-        unwanted={old: paths.belongings(old) for old in history.superseded(plan.release.id, plan.pin)},
+        unwanted={old: paths.belongings(old) for old in superseded},
+        caches={old: paths.release_cache(old) for old in superseded},
+        user=plan.settings.service_user,
         leftovers=history.leftovers,
     )

@@ -16,7 +16,12 @@ from tasks.support import render
 @deploy("System")
 def provision(plan: Plan) -> None:
     folders, user = directories(plan), plan.settings.service_user
-    found = host.get_fact(Paths, paths=[SYSCTL, *(folder.path for folder in folders)])
+    found = host.get_fact(
+        Paths,
+        paths=[SYSCTL, *(folder.path for folder in folders if folder.by == "root")],
+        user=user,
+        theirs=[folder.path for folder in folders if folder.by != "root"],
+    )
 
     system.packages(
         name="Debian packages", missing=[name for name in packages(plan) if name not in plan.system.packages]

@@ -18,7 +18,9 @@ from tasks.support import report
 @deploy("Topology")
 def prove(plan: Plan) -> None:
     config = proof.config_file(plan)
-    found = host.get_fact(Paths, paths=[config.path, plan.paths.measured, BOOT_ID])
+    found = host.get_fact(
+        Paths, paths=[config.path, BOOT_ID], user=plan.settings.service_user, theirs=[plan.paths.measured]
+    )
     units = read_units(host.get_fact(Units, **plan.units), plan.instances, plan.target)
     serving = units.serving(plan.instances)
 

@@ -26,7 +26,7 @@ from tests.plan.builders import (
     hardware,
     measured,
 )
-from tests.plan.judging import healthy_answers
+from tests.plan.judging import healthy_answers, places
 
 SETTINGS: dict[str, object] = {
     "release": "sglang-0.5.20-cpu",
@@ -49,17 +49,18 @@ SYSTEM, HARDWARE, LISTENERS = "section uid id -u", "section driver driver", "sec
 KEPT = "section current"
 PLANNED, PATHS, UNITS, BINDINGS, ANSWERS = (
     "section variables",
-    "base64 -w0",
+    "sha256sum <",
     "section files files",
     "numa_maps",
     "pd-verify --config",
 )
-GATES, GATE_OF_THE_ROUTER = "set -f; echo", f"set -f; echo $(systemctl show -p ActiveState --value {ROUTER}"
+GATES, GATE_OF_THE_ROUTER = f"section '{PREFILL} gate'", f"section '{ROUTER} gate'"
 
 
 def printed(sections: Mapping[str, Answer]) -> str:
     """Sections as a host prints them."""
-    return "\n".join(f"{answer.text}\n@@section {name} {answer.status}" for name, answer in sections.items())
+    encoded = {name: base64.b64encode(answer.text.encode()).decode() for name, answer in sections.items()}
+    return "\n".join(f"@@section {name} {encoded[name]} {answer.status}" for name, answer in sections.items())
 
 
 def every_path(plan: Plan) -> Iterable[str]:
@@ -91,35 +92,45 @@ def every_path(plan: Plan) -> Iterable[str]:
 NOT_THERE = Answer(0, "LoadState=not-found\nActiveState=inactive\nSubState=dead\nMainPID=0\nNeedDaemonReload=no")
 
 
+def gates(state: str, *units: str) -> str:
+    """What the fact Gates is told."""
+    shown = {unit: Answer(0, f"ActiveState={state}\nSubState={state}") for unit in units}
+    return printed(shown | {f"{unit} gate": Answer(0, "") for unit in units})
+
+
 def bare_host(changes: Mapping[str, object] | None = None) -> dict[str, object]:
     """Answers of a host on which nothing of ours is, and on which everything works, with changes."""
     units = {"files": Answer(0, ""), PLAN.target: NOT_THERE}
     for instance in PLAN.instances:
         units[instance.unit] = NOT_THERE
-        units |= {f"{instance.unit} fingerprint": Answer(0, ""), f"{instance.unit} gate": Answer(0, "")}
+        units[f"{instance.unit} fingerprint"] = Answer(0, "")
     bound = {"gpus": Answer(0, "")}
     for worker in PLAN.workers:
         assert worker.placement is not None
         bound[worker.unit] = Answer(0, f"100 {worker.placement.cpus} bind:{worker.placement.nodes}")
+    there = [
+        *(f"{path}\tabsent\t\t\t\t" for path in every_path(PLAN)),
+        f"{BOOT_ID}\tfile\t444\troot\troot\t{base64.b64encode(BOOT.encode()).decode()}",
+    ]
+    proof = base64.b64encode(json.dumps(measured(PLAN)).encode()).decode()
     answers: dict[str, object] = {
+        f"cat {BOOT_ID}": BOOT,
+        BOOT_ID: there,  # before anything is measured
+        f"sh {PLAN.paths.measured}": f"{PLAN.paths.measured}\tfile\t644\tsglang\tsglang\t{proof}",
         KEPT: printed(dict.fromkeys(("current", "previous", "built", "served", "hidden", "pin"), Answer(0, ""))),
         SYSTEM: printed(JUDGED),
         HARDWARE: printed(JUDGED),
         LISTENERS: printed({name: JUDGED[name] for name in ("listeners", "sockets", "owners")}),
         PLANNED: printed(
             {n: a for n, a in JUDGED.items() if n in ("files", "variables", "patches") or n.startswith("binding")}
+            | places(PLAN)
         ),
-        PATHS: [
-            *(f"{path}\tabsent\t\t\t\t" for path in every_path(PLAN)),
-            f"{BOOT_ID}\tfile\t444\troot\troot\t{base64.b64encode(BOOT.encode()).decode()}",
-        ],
+        PATHS: there,
         UNITS: printed(units),
         BINDINGS: printed(bound),
         ANSWERS: '{"ok": true, "answers": []}',
-        f"cat {PLAN.paths.measured}": json.dumps(measured(PLAN)),
-        f"cat {BOOT_ID}": BOOT,
-        GATE_OF_THE_ROUTER: "active running {}",
-        GATES: "active running {}\nactive running {}",
+        GATE_OF_THE_ROUTER: gates("active", ROUTER),
+        GATES: gates("active", PREFILL, DECODE),
     }
     return {**answers, **(changes or {})}
 
@@ -130,7 +141,7 @@ def host(name: str, answers: Mapping[str, object], **data: object) -> tuple[str,
 
 GOOD = bare_host()
 DECODE_DIES = bare_host({f"is-active -q {DECODE}": {"success": False, "stderr": "inactive"}})  # after its gate passed
-DECODE_FAILS = {**DECODE_DIES, GATES: "active running {}\nfailed failed {}"}
+DECODE_FAILS = {**DECODE_DIES, GATES: gates("active", PREFILL) + "\n" + gates("failed", DECODE)}
 NO_ROOT = bare_host({SYSTEM: printed({**JUDGED, "uid": Answer(0, "1000")})})
 NO_DRIVER = bare_host({HARDWARE: printed({**JUDGED, "gpus": Answer(127, "")})})
 

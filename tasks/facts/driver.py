@@ -84,7 +84,9 @@ class Offer(Sections):
         if source:
             files.append(f'echo {base64.b64encode(keyring).decode()} | base64 -d >"$t/keyring"')
             files.append(f'printf %s {shlex.quote(source)} | sed "s|KEYRING|$t/keyring|" >"$t/sources/{own}"')
-        asked = [f"section {shlex.quote(f'offers {name}')} our apt-cache madison {name}" for name in packages]
+        asked = [
+            f"section {shlex.quote(f'offers {name}')} our apt-cache madison {shlex.quote(name)}" for name in packages
+        ]
         return "\n".join(
             [
                 PRELUDE,

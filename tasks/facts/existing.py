@@ -9,6 +9,7 @@ from tasks.facts.sections import PRELUDE, Sections
 # Nothing is imported: what a package is, its metadata says.
 _ASK = r"""
 import importlib.metadata, importlib.util, json, os, re, sys
+sys.path[:0] = sys.argv[1:]
 packages = {}
 for one in importlib.metadata.distributions():
     name = one.metadata["Name"]
@@ -31,8 +32,8 @@ class ExistingEnvironment(Sections):
     """Sections for tasks.plan.release.existing.read: servers, router."""
 
     def command(self, python: str, router_python: str, paths: list[str]) -> str:
-        path = shlex.quote(":".join(paths))
-        lines = [PRELUDE, f'ask() {{ PYTHONPATH={path} limit 60 "$1" -B -c {shlex.quote(_ASK)}; }}']
+        # isolated: neither the current folder nor what the user's environment names is on the path
+        lines = [PRELUDE, f'ask() {{ limit 60 "$1" -I -B -c {shlex.quote(_ASK)} {shlex.join(paths)}; }}']
         for part, interpreter in (("servers", python), ("router", router_python)):
             lines.append(f"section {part} ask {shlex.quote(interpreter)}")
         return "\n".join(lines)

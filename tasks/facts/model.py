@@ -8,18 +8,26 @@ from typing import Any
 
 from pyinfra.api import FactBase
 
+from tasks.facts.paths import AS_USER
 from tasks.support.catalogue import tools
 
 
 class ModelState(FactBase[dict[str, Any] | None]):
-    """As `pd-model check --json` prints it; None where Python is missing or the tool gave no answer."""
+    """As `pd-model check --json` prints it; None where Python is missing or the tool gave no answer.
 
-    def requires_command(self, directory: str) -> str:
+    Looked at as the user that will read it: a folder of that user's is nothing that root opens.
+    """
+
+    def requires_command(self, directory: str, user: str) -> str:
         return "python3"
 
-    def command(self, directory: str) -> str:
+    def command(self, directory: str, user: str) -> str:
         checker = tools()["pd-model"].decode()
-        return f"python3 - check --directory {shlex.quote(directory)} --json <<'PD_END'\n{checker}\nPD_END\ntrue"
+        asked = ["check", "--directory", directory, "--json"]
+        return (
+            f"{AS_USER}check=$(cat <<'PD_END'\n{checker}\nPD_END\n)\n"
+            f'as_user {shlex.quote(user)} python3 -I -c "$check" {shlex.join(asked)}; true'
+        )
 
     def process(self, output: list[str]) -> dict[str, Any] | None:
         try:

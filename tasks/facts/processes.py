@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+
 from tasks.facts.sections import PRELUDE, Sections
 
 # One line a process of the unit: pid, CPUs allowed, memory policy of its first bound mapping.
 _SCRIPT = r"""
 bindings() { cg=$(systemctl show -p ControlGroup --value "$1")
-  for f in /sys/fs/cgroup$cg/cgroup.procs /sys/fs/cgroup/systemd$cg/cgroup.procs; do [ -r "$f" ] || continue
+  for f in "/sys/fs/cgroup$cg/cgroup.procs" "/sys/fs/cgroup/systemd$cg/cgroup.procs"; do [ -r "$f" ] || continue
     for p in $(cat "$f"); do
       cpus=$(awk '/^Cpus_allowed_list/ {print $2}' "/proc/$p/status" 2>/dev/null)
       policy=$(grep -m1 -o 'bind:[0-9,-]*' "/proc/$p/numa_maps" 2>/dev/null)
@@ -20,5 +22,6 @@ class Bindings(Sections):
 
     def command(self, units: list[str]) -> str:
         query = "nvidia-smi --query-compute-apps=pid,gpu_uuid,used_memory --format=csv,noheader,nounits"
-        lines = [PRELUDE, _SCRIPT, *(f"section {unit} bindings {unit}" for unit in units), f"section gpus {query}"]
+        names = map(shlex.quote, units)
+        lines = [PRELUDE, _SCRIPT, *(f"section {name} bindings {name}" for name in names), f"section gpus {query}"]
         return "\n".join(lines)

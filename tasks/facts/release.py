@@ -27,7 +27,7 @@ class ReleaseState(FactBase[dict[str, Any] | None]):
             f"[ -e {shlex.quote(directory)}/release.json ] && command -v python3 >/dev/null || exit 0\n"
             f"check=$(cat <<'PD_END'\n{checker}\nPD_END\n)\n"
             f"for pair in {shlex.quote(f'env {lock}')} {shlex.quote(f'router {router_lock}')}; do set -- $pair\n"
-            f'  answer=$(python3 -c "$check" check {shlex.quote(directory)}/"$1" --lock "$2" --json); '
+            f'  answer=$(python3 -I -c "$check" check {shlex.quote(directory)}/"$1" --lock "$2" --json); '
             'printf \'{"part":"%s","answer":%s}\\n\' "$1" "${answer:-null}"\n'
             "done"
         )

@@ -1,7 +1,12 @@
-"""Facts that read several things with one command: sections by name, each with its exit status."""
+"""Facts that read several things with one command: sections by name, each with its exit status.
+
+A section is one line, its output in base64: whatever a file, a process or a name on the host holds, it cannot begin
+another section. A mark that content cannot know would not do: it stands in the command line of the fact's own shell.
+"""
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Mapping
 
@@ -9,17 +14,23 @@ from pyinfra.api import FactBase
 
 from tasks.plan.host.answers import Answer
 
-_MARK = re.compile(r"^@@section (\S.*) ([0-9]+)$")
+_SECTION = re.compile(r"@@section (\S.*) ([A-Za-z0-9+/=]*) ([0-9]+)")
 
-# section NAME COMMAND...: its output (stdout and stderr), then a line with its name and exit status.
+# section NAME COMMAND...: one line with its name, output (stdout and stderr) and exit status; _status is the latter.
+#   The command runs in a subshell.
 # limit SECONDS COMMAND...: ends with 124 or 137 where the command hangs.
-PRELUDE = r"""section() { _name=$1; shift; "$@" 2>&1; _status=$?; printf "\n@@section %s %s\n" "$_name" "$_status"; }
+PRELUDE = r"""section() { printf '\n@@section %s ' "$1"; shift
+  { _status=$({ { "$@" 2>&1 3>&- 4>&-; echo $? >&3; } | base64 -w0 >&4; } 3>&1); } 4>&1
+  printf ' %s\n' "$_status"; }
 limit() { timeout -k 5 "$@"; }
 """
 
 
 class Sections(FactBase[Mapping[str, Answer]]):
-    """Output of a command made of `section` calls. Empty where the host gave no answer."""
+    """Output of a command made of `section` calls. Empty where the host gave no answer.
+
+    What is no section, such as the banner of a login, is not ours. Bytes that are no UTF-8 become U+FFFD.
+    """
 
     abstract = True
 
@@ -28,15 +39,10 @@ class Sections(FactBase[Mapping[str, Answer]]):
         return {}
 
     def process(self, output: list[str]) -> Mapping[str, Answer]:
-        sections: dict[str, Answer] = {}
-        lines: list[str] = []
-        for line in output:
-            mark = _MARK.match(line)
-            if mark:
-                if lines and not lines[-1]:
-                    lines.pop()
-                sections[mark[1]] = Answer(int(mark[2]), "\n".join(lines))
-                lines = []
-            else:
-                lines.append(line)
-        return sections
+        found = filter(None, map(_SECTION.fullmatch, output))
+        return {line[1]: Answer(int(line[3]), _text(line[2])) for line in found}
+
+
+def _text(encoded: str) -> str:
+    """As a terminal would show it: without the last line break."""
+    return base64.b64decode(encoded).decode(errors="replace").removesuffix("\n")

@@ -24,6 +24,7 @@ upgrades() { command -v apt-config >/dev/null || return 127
   dpkg-query -W -f 'package ${db:Status-Abbrev} ${Package}\n' apt unattended-upgrades '*nvidia*' 'cuda-drivers*' \
     2>/dev/null; true; }
 quiet() { "$@" 2>/dev/null; true; }
+identity() { getent passwd "$1" 2>/dev/null && id -gn "$1" 2>/dev/null; true; }
 section uid id -u
 section os cat /etc/os-release
 section machine uname -m
@@ -49,5 +50,5 @@ class System(Sections):
             f"section disk disk {words(paths)}\n"
             f"section sysctl sysctls {words(sysctls)}\n"
             f"section packages packages {words(packages)}\n"
-            f"section user quiet getent passwd {shlex.quote(user)}\n"
+            f"section user identity {shlex.quote(user)}\n"
         )

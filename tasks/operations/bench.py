@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Generator
 from pathlib import Path
 
 from pyinfra.api import FunctionCommand, Host, State, operation
 
-from tasks.operations.progress import ask, in_own_unit, run_and_log, say
+from tasks.operations.progress import in_own_unit, left_by, run_and_log, say
 from tasks.plan.bench import figures as bench
 from tasks.plan.errors import PlanError
 from tasks.plan.plan import Plan
@@ -27,7 +26,7 @@ def measured(plan: Plan) -> Generator[FunctionCommand, None, None]:
 def measure(state: State, host: Host, plan: Plan) -> bool:
     """Run pd-bench on the host. False where it left no result, or a pass ended without one."""
     run_and_log(state, host, _bench(plan))
-    text = ask(host, f"cat {shlex.quote(plan.paths.benched)}")
+    text = left_by(host, plan.settings.service_user, plan.paths.benched)
     if not text:
         say(host, f"nothing was measured; more with `journalctl -u {UNIT}` on the host", "red")
         return False

@@ -73,7 +73,7 @@ def reboot(state: State, host: Host, version: str, serving: Sequence[str], limit
         routers = [unit for unit in serving if "router" in unit]
         workers = [unit for unit in serving if unit not in routers]
         for units in filter(None, (routers, workers)):
-            if not run_and_log(state, host, f"systemctl stop {' '.join(units)}"):
+            if not run_and_log(state, host, f"systemctl stop {shlex.join(units)}"):
                 say(host, f"not rebooted: {', '.join(units)} could not be stopped", "red")
                 return False
         run_and_log(state, host, f"systemctl stop {TARGET} 2>/dev/null; true")

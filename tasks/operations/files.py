@@ -17,14 +17,26 @@ from tasks.plan.files import FoundPath, WantedDirectory, WantedFile, compare, sa
 Commands = Generator[StringCommand, None, None]
 
 
+def as_user(user: str, *words: str) -> str:
+    """The command that root runs as another user, within minutes."""
+    return shlex.join(["timeout", "-k", "5", "300", "runuser", "-u", user, "--", *words])
+
+
 @operation()
 def directory(wanted: WantedDirectory, found: FoundPath) -> Commands:
-    """A folder with its mode and owner. What lies in it is left alone."""
+    """A folder with its mode and owner. What lies in it is left alone.
+
+    Below a folder of a user, that user makes it: root would follow a link that the user put there meanwhile.
+    """
     if same_directory(wanted, found):
         host.noop(f"{wanted.path} is as wanted")
         return
-    path = shlex.quote(wanted.path)
-    yield StringCommand(f"install -d -m {wanted.mode} -o {wanted.owner} -g {wanted.group} {path}")
+    if wanted.by != "root":
+        command = ["mkdir", "-m", wanted.mode] if found.kind == "absent" else ["chmod", wanted.mode]
+        yield StringCommand(as_user(wanted.by, *command, wanted.path))
+        return
+    words = ["install", "-d", "-m", wanted.mode, "-o", wanted.owner, "-g", wanted.group, wanted.path]
+    yield StringCommand(shlex.join(words))
 
 
 @operation()
@@ -47,13 +59,11 @@ def file(wanted: WantedFile, found: FoundPath, then: str | None = None, leftover
         beside = f"{wanted.path}.new"
         yield sent(wanted.content, beside)
         new = shlex.quote(beside)
-        yield StringCommand(
-            f"chown {wanted.owner}:{wanted.group} {new} && chmod {wanted.mode} {new} && mv -fT {new} {path}"
-        )
+        yield StringCommand(f"{_given_to(wanted, new)} && mv -fT {new} {path}")
         if then:
             yield StringCommand(then)
         return
-    yield StringCommand(f"chown {wanted.owner}:{wanted.group} {path} && chmod {wanted.mode} {path}")
+    yield StringCommand(_given_to(wanted, path))
 
 
 @operation()
@@ -65,6 +75,12 @@ def absent(path: str, found: FoundPath, leftovers: Sequence[str] = ()) -> Comman
     if leftovers:
         yield StringCommand(f"rm -f {shlex.join(leftovers)}")
     yield StringCommand(f"rm -rf {shlex.quote(path)}")
+
+
+def _given_to(wanted: WantedFile, path: str) -> str:
+    """path: quoted already."""
+    owner = shlex.quote(f"{wanted.owner}:{wanted.group}")
+    return f"chown {owner} {path} && chmod {shlex.quote(wanted.mode)} {path}"
 
 
 def _show(wanted: WantedFile, found: FoundPath) -> None:

@@ -1,35 +1,17 @@
-"""The model's files: sent from this checkout, fetched from a hub, or only looked at."""
+"""The model's files: fetched from a hub, or only looked at."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 
 from pyinfra import host, state
 from pyinfra.api import FunctionCommand, StringCommand, operation
 
 from tasks.facts.model import ModelState
 from tasks.operations.progress import run_and_log
-from tasks.operations.upload import sent
-from tasks.plan.files import FoundPath, WantedFile, compare
 
 Commands = Generator[StringCommand | FunctionCommand, None, None]
-
-
-@operation()
-def bundled(directory: str, owner: str, files: Mapping[str, bytes], found: Mapping[str, FoundPath]) -> Commands:
-    """A small model that this checkout carries."""
-    wanted = [WantedFile(f"{directory}/{name}", content, "644", owner, owner) for name, content in files.items()]
-    changed = [file for file in wanted if compare(file, found[file.path])]
-    if not changed:
-        host.noop(f"{directory} is whole")
-        return
-    yield StringCommand(f"install -d -o {owner} -g {owner} {shlex.quote(directory)}")
-    for file in changed:
-        beside = f"{file.path}.new"
-        yield sent(file.content, beside)
-        new, path = shlex.quote(beside), shlex.quote(file.path)
-        yield StringCommand(f"chown {owner}:{owner} {new} && chmod {file.mode} {new} && mv -fT {new} {path}")
 
 
 @operation()
@@ -37,7 +19,7 @@ def fetched(
     directory: str, owner: str, home: str, repository: str, revision: str, hub: str | None, tool: str, python: str
 ) -> Commands:
     """The pinned revision of a hub's repository, whole. Fetched as the service user; goes on where it broke off."""
-    found = host.get_fact(ModelState, directory=directory)
+    found = host.get_fact(ModelState, directory=directory, user=owner)
     if found and found["whole"] and (found.get("repo"), found.get("revision")) == (repository, revision):
         host.noop(f"{directory} is whole")
         return
@@ -47,9 +29,9 @@ def fetched(
 
 
 @operation()
-def whole(directory: str) -> Commands:
-    """A model that the host brings along: looked at, never changed."""
-    found = host.get_fact(ModelState, directory=directory)
+def whole(directory: str, user: str) -> Commands:
+    """A model that the host brings along: looked at as the user that will load it, never changed."""
+    found = host.get_fact(ModelState, directory=directory, user=user)
     if (found and found["whole"]) or (found is None and not state.is_executing):
         host.noop(f"{directory} is whole")
         return

@@ -6,18 +6,24 @@ import json
 import shlex
 import time
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from pyinfra import logger
-from pyinfra.api import Host, State, StringCommand
+from pyinfra.api import FactBase, Host, State, StringCommand
 from pyinfra.api.arguments import CONNECTOR_ARGUMENT_KEYS
 from pyinfra.api.output import format_text
 
+from tasks.facts.paths import Paths
+from tasks.facts.units import Gates
+from tasks.operations.files import as_user
+from tasks.plan.files import FoundPaths
 from tasks.plan.phases.activate import Told
 from tasks.plan.plan import Plan
 from tasks.plan.release.manifest import checked
 from tasks.plan.service.instances import Instance
+from tasks.plan.service.restarts import read_gates
 
+F = TypeVar("F")
 POLL = 0.5  # seconds between two looks at a gate
 
 
@@ -60,13 +66,26 @@ def in_own_unit(plan: Plan, unit: str, command: Sequence[str], keep: str, **limi
     run += [f"--property={name}={value}" for name, value in properties.items()]
     run += [f"--setenv=HOME={plan.paths.state}", *command, "--keep", keep]
     # an interrupted run can have left its unit, and a result of before must not pass for this one
-    return f"systemctl stop {unit} 2>/dev/null; rm -f {shlex.quote(keep)}; {shlex.join(run)} >/dev/null"
+    gone = as_user(plan.settings.service_user, "rm", "-f", keep)
+    return f"systemctl stop {shlex.quote(unit)} 2>/dev/null; {gone}; {shlex.join(run)} >/dev/null"
 
 
 def ask(host: Host, command: str) -> str:
     """What a command of the running operation prints, "" where it fails."""
     good, output = host.run_shell_command(StringCommand(command), **_as_operation(host))
     return "\n".join(output.stdout_lines) if good else ""
+
+
+def left_by(host: Host, user: str, path: str) -> str:
+    """The text of a file that a tool left below a folder of its user, "" where there is none."""
+    found: FoundPaths = asked(host, Paths(), paths=[], user=user, theirs=[path])
+    return found[path].text or "" if path in found else ""
+
+
+def asked(host: Host, fact: FactBase[F], **arguments: object) -> F:
+    """A fact, asked while an operation runs: nothing of it is logged."""
+    _, output = host.run_shell_command(StringCommand(str(fact.command(**arguments))), **_as_operation(host))
+    return fact.process(output.stdout_lines)
 
 
 def follow_gates(state: State, host: Host, instances: tuple[Instance, ...], runs: dict[str, str], limit: int) -> bool:
@@ -78,7 +97,10 @@ def follow_gates(state: State, host: Host, instances: tuple[Instance, ...], runs
     said: dict[str, str] = {}
     started = time.monotonic()
     while pending:
-        for name, (active, sub, gate) in _look(host, pending, runs).items():
+        units = {instance.unit: runs[name] for name, instance in pending.items()}
+        looks = read_gates(asked(host, Gates(), units=units), list(units))
+        for name in [name for name, instance in pending.items() if instance.unit in looks]:
+            active, sub, waiting_for = looks[pending[name].unit]
             waited = time.monotonic() - started
             if active == "active":
                 say(host, f"{name}: ready after {waited:.0f} s", "green")
@@ -90,7 +112,7 @@ def follow_gates(state: State, host: Host, instances: tuple[Instance, ...], runs
                     say(host, f"{name}: {line}", "red")
                 say(host, f"{name}: more with `journalctl -u {unit}` on the host")
                 return False
-            what = "stopping" if active == "deactivating" else str(gate.get("waiting_for") or "starting")
+            what = "stopping" if active == "deactivating" else waiting_for or "starting"
             if said.get(name) != what:
                 said[name] = what
                 say(host, f"{name}: {what}, {waited:.0f} s", "blue")
@@ -104,33 +126,15 @@ def say(host: Host, message: str, colour: str | None = None) -> None:
     logger.info(f"{host.print_prefix}{format_text(message, colour) if colour else message}")
 
 
-def _look(host: Host, pending: dict[str, Instance], runs: dict[str, str]) -> dict[str, tuple[str, str, dict[str, Any]]]:
-    """Instance name -> ActiveState, SubState and the gate's status, with one command for all."""
-    script = "; ".join(
-        f"echo $(systemctl show -p ActiveState --value {instance.unit}) "
-        f"$(systemctl show -p SubState --value {instance.unit}) "
-        f"$(tr -d '\\n' <{runs[name]}/gate.json 2>/dev/null)"
-        for name, instance in pending.items()
-    )
-    _, output = host.run_shell_command(StringCommand(f"set -f; {script}"), **_as_operation(host))
-    looks = {}
-    for name, line in zip(list(pending), output.stdout_lines, strict=False):
-        active, sub, gate = ([*line.split(" ", 2), "", "", ""])[:3]
-        try:
-            looks[name] = (active, sub, cast(dict[str, Any], json.loads(gate)))
-        except ValueError:
-            looks[name] = (active, sub, {})
-    return looks
-
-
 def _reasons(host: Host, unit: str) -> list[str]:
-    """What the unit's gate said last: its status file goes with the unit, the journal stays."""
+    """What root's own steps of the unit said last, its launcher and its gate: the server can write no such line."""
+    invocation = f"$(systemctl show -p InvocationID --value {shlex.quote(unit)})"
     script = (
-        f"journalctl -o cat _SYSTEMD_INVOCATION_ID=$(systemctl show -p InvocationID --value {unit}) | "
-        "grep -E '^pd-gate: [^:]+: (failed|log line): ' | tail -n 2"
+        f'journalctl -o cat "_SYSTEMD_INVOCATION_ID={invocation}" _UID=0 | '
+        "grep -aE '^pd-gate: [^:]+: (failed|log line): |^pd-launch: cannot start ' | tail -n 2"
     )
     _, output = host.run_shell_command(StringCommand(script), **_as_operation(host))
-    return [line.split(": ", 2)[2] for line in output.stdout_lines]
+    return [line.split(": ", 2)[-1] for line in output.stdout_lines]
 
 
 def _as_operation(host: Host) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pyinfra import host
 from pyinfra.api import FunctionCommand, StringCommand, operation
 
 from tasks.facts.history import InUse
+from tasks.operations.files import as_user
 from tasks.operations.progress import in_own_unit, pass_checks, run_and_log, say
 from tasks.operations.upload import sent
 from tasks.plan.files import FoundPath
@@ -28,8 +29,9 @@ def uv(environment: str, python: str, lock: str, sources: Sequence[str], install
         host.noop("uv is installed")
         return
     path = shlex.quote(environment)
-    yield StringCommand(f"python{python} -m venv --clear {path}")
-    pip = f"{path}/bin/python -m pip install -q --disable-pip-version-check --require-hashes --only-binary=:all:"
+    # isolated: -m would look for its module in the current folder first, which is the home of whoever logged in
+    yield StringCommand(f"{shlex.quote(f'python{python}')} -I -m venv --clear {path}")
+    pip = f"{path}/bin/python -I -m pip install -q --disable-pip-version-check --require-hashes --only-binary=:all:"
     alone = "PIP_CONFIG_FILE=/dev/null " if "--no-index" in sources else ""  # no other folder of the host's pip.conf
     yield StringCommand(f"{alone}{pip} {shlex.join(sources)} -r {shlex.quote(lock)}")
 
@@ -107,10 +109,13 @@ def served(mark: str, found: bool) -> Commands:
 
 
 @operation()
-def removed(releases: str, unwanted: Mapping[str, Sequence[str]], leftovers: Sequence[str]) -> Commands:
+def removed(
+    releases: str, unwanted: Mapping[str, Sequence[str]], caches: Mapping[str, str], user: str, leftovers: Sequence[str]
+) -> Commands:
     """Releases that nothing needs are removed, never one from which a process runs.
 
-    unwanted: id -> files that belong to it. leftovers: what an interrupted build or removal left beside them.
+    unwanted: id -> files that belong to it. caches: id -> folder that the user's servers filled, and that the user
+    removes. leftovers: what an interrupted build or removal left beside them.
     """
     folders = {f"{releases}/{old}": belongings for old, belongings in unwanted.items()}
     used = host.get_fact(InUse, folders=sorted(folders)) if folders else []
@@ -121,11 +126,13 @@ def removed(releases: str, unwanted: Mapping[str, Sequence[str]], leftovers: Seq
         host.noop("no release is there that is not needed")
         return
     for folder, belongings in going.items():
-        hidden = f"{releases}/.{folder.rpartition('/')[2]}.removing"
+        old = folder.rpartition("/")[2]
+        hidden = f"{releases}/.{old}.removing"
         # gone under its name at once: half a release never looks like one
         yield StringCommand(
             f"mv -T {shlex.quote(folder)} {shlex.quote(hidden)} && rm -rf {shlex.join([hidden, *belongings])}"
         )
+        yield StringCommand(as_user(user, "rm", "-rf", caches[old]))
     if leftovers:
         # a build that runs holds the lock
         places = shlex.join([f"{releases}/{name}" for name in leftovers])

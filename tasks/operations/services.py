@@ -28,7 +28,7 @@ def retired(units: Mapping[str, Sequence[str]]) -> Commands:
         return
     for unit in units:
         say(host, f"{unit}: ends and goes, the plan has no such server")
-    yield StringCommand(f"systemctl disable -q --now {' '.join(units)}")
+    yield StringCommand(f"systemctl disable -q --now {shlex.join(units)}")
     files = [file for of_unit in units.values() for file in of_unit]
     yield StringCommand(f"rm -f {shlex.join(files)} && systemctl daemon-reload")
 
@@ -48,7 +48,7 @@ def enabled(unit: str, wanted: bool, found: bool) -> Commands:
     if wanted == found:
         host.noop(f"{unit} is {'enabled' if found else 'disabled'}")
         return
-    yield StringCommand(f"systemctl {'enable' if wanted else 'disable'} -q {unit}")
+    yield StringCommand(f"systemctl {'enable' if wanted else 'disable'} -q {shlex.quote(unit)}")
 
 
 @operation()
@@ -73,9 +73,12 @@ def running(
     for instance in restart:
         say(host, f"{instance.name}: {reasons[instance.name]}")
     # One command: no way of running operations may start a server whose needs are not met.
-    start = [f"systemctl is-active -q {need.unit} || {{ echo {_unmet(need, follow)} >&2; exit 1; }}" for need in needs]
+    start = [
+        f"systemctl is-active -q {shlex.quote(need.unit)} || {{ echo {_unmet(need, follow)} >&2; exit 1; }}"
+        for need in needs
+    ]
     if restart:
-        units = " ".join(instance.unit for instance in restart)
+        units = shlex.join(instance.unit for instance in restart)
         # reset-failed: an earlier start limit must not stand in the way of a start that is asked for.
         start.append(f"systemctl reset-failed {units} 2>/dev/null; systemctl restart --no-block {units}")
     if start:
@@ -102,4 +105,4 @@ def bound(plan: Plan) -> Commands:
     if not verdict.faults:
         host.noop("bound as planned")
         return
-    yield StringCommand(f"printf '%s\\n' {' '.join(map(shlex.quote, verdict.faults))} >&2; exit 1")
+    yield StringCommand(f"printf '%s\\n' {shlex.join(verdict.faults)} >&2; exit 1")

@@ -21,18 +21,19 @@ def packages(missing: Sequence[str]) -> Commands:
         host.noop("every package is installed")
         return
     yield StringCommand(f"{APT} update")
-    yield StringCommand(f"{APT} install --no-install-recommends {' '.join(map(shlex.quote, missing))}")
+    yield StringCommand(f"{APT} install --no-install-recommends {shlex.join(missing)}")
 
 
 @operation()
 def service_user(user: str, home: str, exists: bool) -> Commands:
-    """A system user with a group of its own name, without a login."""
+    """A system user with a group of its own name, without a login; a group of that name that is there becomes its."""
     if exists:
         host.noop(f"user {user} is there")
         return
+    name = shlex.quote(user)
     yield StringCommand(
-        f"useradd --system --user-group --home-dir {shlex.quote(home)} --no-create-home --shell /usr/sbin/nologin "
-        f"{shlex.quote(user)}"
+        f"if getent group {name} >/dev/null; then group='--gid {name}'; else group=--user-group; fi; "
+        f"useradd --system $group --home-dir {shlex.quote(home)} --no-create-home --shell /usr/sbin/nologin {name}"
     )
 
 
@@ -42,7 +43,7 @@ def kernel_setting(setting: KernelSetting) -> Commands:
     if setting.found == setting.wanted:
         host.noop(f"{setting.key} is {setting.wanted}")
         return
-    path = "/proc/sys/" + setting.key.replace(".", "/")
+    path = shlex.quote("/proc/sys/" + setting.key.replace(".", "/"))
     yield StringCommand(f"echo {shlex.quote(setting.wanted)} >{path}")
 
 

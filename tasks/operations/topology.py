@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 from pyinfra import host, logger
 from pyinfra.api import FunctionCommand, Host, State, StringCommand, operation
 
-from tasks.operations.progress import ask, in_own_unit, run_and_log, say
+from tasks.operations.progress import ask, in_own_unit, left_by, run_and_log, say
 from tasks.plan.findings import Finding, Level
 from tasks.plan.host.paths import BOOT_ID
 from tasks.plan.plan import Plan
@@ -50,9 +50,12 @@ def measure(state: State, host: Host, plan: Plan, serving: Sequence[str]) -> boo
     """Run pd-probe as the servers are run, and judge what it found. False where servers must not start on it."""
     if serving:
         say(host, f"drained for the proof: {', '.join(serving)}")
-        run_and_log(state, host, f"systemctl stop {plan.router.unit}; systemctl stop {' '.join(serving)}")
+        run_and_log(
+            state, host, f"systemctl stop {shlex.quote(plan.router.unit)}; systemctl stop {shlex.join(serving)}"
+        )
     run_and_log(state, host, _probe(plan))
-    measured, boot = (ask(host, f"cat {shlex.quote(path)}") for path in (plan.paths.measured, BOOT_ID))
+    measured = left_by(host, plan.settings.service_user, plan.paths.measured)
+    boot = ask(host, f"cat {BOOT_ID}")
     found = proof.read(plan, measured or None, boot.strip(), serving=False)
     page = report.write(host.name, plan, (*plan.findings, *found.findings), found.data, found.state)
     if found.stale:
@@ -65,7 +68,7 @@ def measure(state: State, host: Host, plan: Plan, serving: Sequence[str]) -> boo
         say(host, f"report: {page}")
     if serving and not found.holds:
         say(host, "the servers start again as they were", "yellow")
-        run_and_log(state, host, f"systemctl start --no-block {' '.join(serving)}")
+        run_and_log(state, host, f"systemctl start --no-block {shlex.join(serving)}")
     return found.holds
 
 

@@ -38,4 +38,4 @@ def answers(tool: str, config: str, proof: str, depends: list[str]) -> Generator
     ]
     reason = found.get("reason")
     lines = wrong or [str(reason or "pd-verify gave no answer that can be read")]
-    yield StringCommand(f"printf '%s\\n' {' '.join(map(shlex.quote, lines))} >&2; exit 1")
+    yield StringCommand(f"printf '%s\\n' {shlex.join(lines)} >&2; exit 1")

@@ -37,6 +37,7 @@ class WantedDirectory:
     mode: str = "755"
     owner: str = "root"
     group: str = "root"
+    by: str = "root"  # user that makes it: its owner, where it lies below a folder of that user
 
 
 @dataclass(frozen=True)
@@ -72,18 +73,24 @@ class FoundPaths(dict[str, FoundPath]):
 
 
 def read_paths(lines: Iterable[str]) -> FoundPaths:
-    """From the lines of the fact Paths: path, kind, mode, owner, group, value, tab-separated."""
+    """From the lines of the fact Paths: path, kind, mode, owner, group, value in base64, tab-separated.
+
+    A line of another form is not ours: a banner, or one that another user broke. Its path was then not read.
+    """
     found = FoundPaths()
     for line in lines:
         try:
             path, kind, mode, owner, group, value = line.split("\t")
-            content = base64.b64decode(value) if kind == "file" and not value.startswith("sha256:") else None
+            large = value.startswith("sha256:")
+            content = b"" if large else base64.b64decode(value, validate=True)
         except ValueError:
-            raise PlanError(
-                f"the host's list of files cannot be read, its line says {line[:80]!r}; run again"
-            ) from None
-        sha256 = value.removeprefix("sha256:") if kind == "file" and content is None else ""
-        found[path] = FoundPath(kind, mode, owner, group, content, sha256, value if kind == "link" else "")
+            continue
+        found[path] = FoundPath(
+            kind, mode, owner, group,
+            content if kind == "file" and not large else None,
+            value.removeprefix("sha256:") if large else "",
+            content.decode(errors="replace") if kind == "link" else "",
+        )  # fmt: skip
     return found
 
 

@@ -83,6 +83,11 @@ class Plan:
         return sorted(name for name in names - own if name.startswith("SGLANG_"))
 
     @property
+    def group(self) -> str:
+        """Of the service user; one that is made gets a group of its own name."""
+        return self.system.group or self.settings.service_user
+
+    @property
     def patch_notes(self) -> str | None:
         """Through `current`: what pd-patch noted of the release that serves; None where this one carries no patches."""
         if not self.release.patches:

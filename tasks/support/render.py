@@ -47,13 +47,14 @@ class InstanceFiles:
 
 
 def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
-    paths, user = plan.paths, plan.settings.service_user
+    paths, user, group = plan.paths, plan.settings.service_user, plan.group
     secret = api_key(plan) if instance.role == "router" else None
     values = {
         "instance": instance,
         "paths": paths,
         "settings": plan.settings,
         "user": user,
+        "group": group,
         "workers": plan.workers,
         "target": plan.target,
         "script": paths.script(instance.name),
@@ -66,8 +67,8 @@ def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
         "decode": lone_decode(plan.instances) if instance.role == "prefill" else None,
         "gpus": plan.gpus_freed_before(instance),
     }
-    script = WantedFile(paths.script(instance.name), _render("launch.sh.j2", values), "755", "root", user)
-    environment = WantedFile(paths.environment(instance.name), _render("instance.env.j2", values), "640", "root", user)
+    script = WantedFile(paths.script(instance.name), _render("launch.sh.j2", values), "755", "root", group)
+    environment = WantedFile(paths.environment(instance.name), _render("instance.env.j2", values), "640", "root", group)
     kind = "router" if instance.role == "router" else "worker"
     unit = WantedFile(paths.unit(instance.name), _render(f"{kind}.service.j2", values))
     return InstanceFiles(script, environment, unit, plan.fingerprint(script, environment, unit, secret))
@@ -77,8 +78,8 @@ def api_key(plan: Plan) -> WantedFile | None:
     """The file that holds the key clients must send, where one is asked for."""
     if plan.api_key is None:
         return None
-    content, group = written(plan.api_key), plan.settings.service_user
-    return WantedFile(plan.paths.secret, content, "640", "root", group, salt=secrets.token_hex(16))
+    salt = secrets.token_hex(16)
+    return WantedFile(plan.paths.secret, written(plan.api_key), "640", "root", plan.group, salt=salt)
 
 
 def target(plan: Plan) -> WantedFile:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import grp
 import hashlib
 import json
 import os
 import stat
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,9 +32,9 @@ class Instance:
     root: Path
 
     def __post_init__(self) -> None:
-        self.etc, self.run = self.root / "etc", self.root / "run/prefill"
+        self.etc, self.folder = self.root / "etc", self.root / "run/prefill"
         self.release = self.root / "releases/abc-123"
-        for folder in (self.etc, self.run, self.release):
+        for folder in (self.etc, self.release):
             folder.mkdir(parents=True)
         self.current = self.root / "current"
         self.current.symlink_to("releases/abc-123")
@@ -40,17 +42,27 @@ class Instance:
         self.environment = self.etc / "prefill.env"
         self.unit = self.etc / "prefill.service"
         self.secret = self.etc / "secret.env"
-        self.fingerprint = self.run / "fingerprint.json"
+        self.fingerprint = self.folder / "fingerprint.json"
+        self.executed = self.folder / "executed"
+        self.group = grp.getgrgid(os.getgid()).gr_name
         self.script.write_text(SCRIPT)
         self.environment.write_text("COLOUR=green\n")
         self.unit.write_text("[Service]\n")
 
     @property
-    def arguments(self) -> list[object]:
+    def preparing(self) -> list[object]:
         return [
-            "--instance", "prefill", "--script", self.script, "--environment", self.environment, "--unit", self.unit,
-            "--secret", self.secret, "--current", self.current, "--fingerprint", self.fingerprint,
+            "prepare", "--instance", "prefill", "--folder", self.folder, "--group", self.group, "--script", self.script,
+            "--environment", self.environment, "--unit", self.unit, "--secret", self.secret, "--current", self.current,
         ]  # fmt: skip
+
+    @property
+    def running(self) -> list[object]:
+        return ["run", "--instance", "prefill", "--folder", self.folder]
+
+    def prepare(self) -> None:
+        done = run("pd-launch", *self.preparing)
+        assert done.returncode == 0, done.stderr
 
     def left_behind(self) -> dict[str, object]:
         content: dict[str, object] = json.loads(self.fingerprint.read_text())
@@ -68,7 +80,8 @@ def sha256(path: Path) -> str:
 
 def test_runs_the_script_with_its_release_environment_and_secret(instance: Instance) -> None:
     instance.secret.write_text("KEY=hidden\n")
-    child = start("pd-launch", *instance.arguments)
+    instance.prepare()
+    child = start("pd-launch", *instance.running)
     done = finish(child)
     assert done.returncode == 0, done.stderr
     pid, release, colour, key, _, name = done.stdout.splitlines()
@@ -78,8 +91,7 @@ def test_runs_the_script_with_its_release_environment_and_secret(instance: Insta
 
 def test_leaves_a_fingerprint(instance: Instance) -> None:
     instance.secret.write_text("KEY=hidden\n")
-    child = start("pd-launch", *instance.arguments)
-    finish(child)
+    assert run("pd-launch", *instance.preparing, INVOCATION_ID="0123abcd").returncode == 0
     left = instance.left_behind()
     started = left.pop("started")
     assert isinstance(started, int)
@@ -91,15 +103,18 @@ def test_leaves_a_fingerprint(instance: Instance) -> None:
         "unit": sha256(instance.unit),
         "secret": left["secret"],
         "release": "abc-123",
-        "pid": child.pid,
+        "directory": str(instance.release),
+        "invocation": "0123abcd",
     }
-    assert stat.S_IMODE(instance.fingerprint.stat().st_mode) == 0o600
-    assert is_of(str(left["secret"]), b"KEY=hidden\n") and sha256(instance.secret) not in str(left)
-    assert sorted(path.name for path in instance.run.iterdir()) == ["executed", "fingerprint.json"]
+    assert is_of(str(left["secret"]), instance.secret.read_bytes()) and sha256(instance.secret) not in str(left)
+    assert sorted(path.name for path in instance.folder.iterdir()) == ["executed", "fingerprint.json"]
+    assert list(instance.folder.parent.iterdir()) == [instance.folder]
 
 
 def test_a_missing_secret_is_none_and_cannot_slip_in_later(instance: Instance) -> None:
-    done = run("pd-launch", *instance.arguments)
+    instance.prepare()
+    instance.secret.write_text("KEY=late\n")
+    done = run("pd-launch", *instance.running)
     assert done.stdout.splitlines()[3:5] == ["none", "/dev/null"]
     assert instance.left_behind()["secret"] is None
 
@@ -108,46 +123,84 @@ def test_an_edit_between_reading_and_running_is_neither_hashed_nor_run(instance:
     hashes = {"script": sha256(instance.script), "environment": sha256(instance.environment)}
     instance.unit.unlink()
     os.mkfifo(instance.unit)  # the launcher stops here, after the script and the environment file
-    child = start("pd-launch", *instance.arguments)
+    child = start("pd-launch", *instance.preparing)
     with instance.unit.open("w") as unit:  # opens only once the launcher reads
         instance.script.write_text("#!/bin/bash\necho edited\n")
         instance.environment.write_text("COLOUR=red\n")
         unit.write("[Service]\n")
-    done = finish(child)
+    assert finish(child).returncode == 0
+    done = run("pd-launch", *instance.running)
     assert "edited" not in done.stdout
     assert done.stdout.splitlines()[2] == "green"
     left = instance.left_behind()
     assert {name: left[name] for name in hashes} == hashes
 
 
-def test_an_edit_while_the_script_runs_changes_nothing(instance: Instance) -> None:
-    gate = instance.root / "gate"
-    os.mkfifo(gate)
-    instance.script.write_text(f'#!/bin/bash\nread -r _ < "{gate}"\nsource "$PD_ENVIRONMENT"\necho "$COLOUR"\n')
-    child = start("pd-launch", *instance.arguments)
-    eventually(instance.fingerprint.exists, "the fingerprint")
-    instance.script.write_text("#!/bin/bash\necho edited\n" + "echo edited\n" * 100)
-    instance.environment.write_text("COLOUR=red\n")
-    with gate.open("w") as writer:
-        writer.write("go\n")
-    assert finish(child).stdout == "green\n"
-
-
-def test_the_executed_copies_are_private_and_of_this_start(instance: Instance) -> None:
-    executed = instance.run / "executed"
-    executed.mkdir()
-    (executed / "old.sh").write_text("")
+def test_the_executed_copies_are_read_by_the_group_written_by_nobody_and_of_this_start(instance: Instance) -> None:
+    instance.executed.mkdir(parents=True)
+    (instance.executed / "old.sh").write_text("")
+    (instance.folder / "gate.json").write_text("{}")
     instance.secret.write_text("KEY=hidden\n")
-    assert run("pd-launch", *instance.arguments).returncode == 0
-    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in executed.iterdir()}
-    assert modes == {"prefill.sh": 0o500, "prefill.env": 0o400, "secret": 0o400}
-    assert stat.S_IMODE(executed.stat().st_mode) == 0o700
+    instance.prepare()
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in instance.executed.iterdir()}
+    assert modes == {"prefill.sh": 0o440, "prefill.env": 0o440, "secret": 0o440}
+    assert stat.S_IMODE(instance.fingerprint.stat().st_mode) == 0o440
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (instance.folder, instance.executed)] == [0o750, 0o750]
+    assert not (instance.folder / "gate.json").exists()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives folders away")
+def test_a_folder_that_the_service_user_owned_and_filled_with_links_is_replaced(instance: Instance) -> None:
+    """As RuntimeDirectory= of an earlier version made it."""
+    (outside := instance.root / "outside").mkdir()
+    (outside / "kept").write_text("")
+    instance.folder.mkdir(parents=True)
+    (instance.folder / "executed").symlink_to(outside)
+    (instance.folder / "fingerprint.json").symlink_to(outside / "kept")
+    os.chown(instance.folder, 12345, 12345)
+    instance.prepare()
+    assert {instance.folder.stat().st_uid, instance.executed.stat().st_uid, instance.fingerprint.stat().st_uid} == {0}
+    assert not instance.executed.is_symlink()
+    assert (outside / "kept").read_text() == "" and [path.name for path in outside.iterdir()] == ["kept"]
+
+
+def test_a_link_in_the_place_of_the_folder_is_replaced(instance: Instance) -> None:
+    (outside := instance.root / "outside").mkdir()
+    instance.folder.parent.mkdir()
+    instance.folder.symlink_to(outside)
+    instance.prepare()
+    assert not instance.folder.is_symlink()
+    assert list(outside.iterdir()) == []
 
 
 def test_no_descriptor_leaks_into_the_server(instance: Instance) -> None:
     instance.script.write_text("#!/bin/bash\nexec ls /proc/self/fd\n")
-    done = run("pd-launch", *instance.arguments)
+    instance.prepare()
+    done = run("pd-launch", *instance.running)
     assert done.stdout.split() == ["0", "1", "2", "3"]  # 3 is the folder that ls reads
+
+
+def test_what_was_not_prepared_does_not_run(instance: Instance) -> None:
+    done = run("pd-launch", *instance.running)
+    assert done.returncode == 1
+    why = f"cannot read what was prepared, {instance.fingerprint}: No such file or directory"
+    assert done.stderr == f"pd-launch: cannot start prefill: {why}\n"
+
+
+@pytest.mark.parametrize("tool", sorted(path.name for path in BIN.glob("pd-*")))
+def test_a_tool_that_root_runs_loads_nothing_from_its_users_home_or_folder(tool: str, tmp_path: Path) -> None:
+    """Root runs pd-launch and pd-gate with the service user's HOME and folder."""
+    site = tmp_path / f".local/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+    site.mkdir(parents=True)
+    taken = f"open({str(tmp_path / 'taken')!r}, 'w')\n"
+    for place in (site / "usercustomize.py", tmp_path / "signal.py", tmp_path / "json.py"):
+        place.write_text(taken)
+    done = subprocess.run(
+        [BIN / tool, "--help"], cwd=tmp_path, env={**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "taken").exists()
 
 
 def break_current(instance: Instance) -> str:
@@ -193,35 +246,40 @@ def unreadable_secret(instance: Instance) -> str:
     return f"cannot read secret file {instance.secret}: Is a directory"
 
 
-def no_runtime_directory(instance: Instance) -> str:
-    instance.run.rmdir()
-    return f"cannot write {instance.run}/executed: No such file or directory"
+def no_place_for_the_folder(instance: Instance) -> str:
+    instance.folder.parent.write_text("")
+    return f"cannot write {instance.folder.parent}: File exists"
+
+
+def no_group(instance: Instance) -> str:
+    instance.group = "no-such-group"
+    return "no group no-such-group"
 
 
 @pytest.mark.parametrize(
     "damage",
     [
         break_current, dangle_current, file_as_current, loop_as_current, no_script, unreadable_environment, no_unit,
-        unreadable_secret, no_runtime_directory,
+        unreadable_secret, no_place_for_the_folder, no_group,
     ],
 )  # fmt: skip
 def test_what_cannot_start_says_why_in_one_line(instance: Instance, damage: object) -> None:
     assert callable(damage)
     why = damage(instance)
-    done = run("pd-launch", *instance.arguments)
+    done = run("pd-launch", *instance.preparing)
     assert done.returncode == 1
     assert done.stderr == f"pd-launch: cannot start prefill: {why}\n"
     assert not instance.fingerprint.exists()
 
 
 def test_wrong_usage() -> None:
-    assert run("pd-launch", "--instance", "prefill").returncode == 2
+    assert run("pd-launch", "prepare", "--instance", "prefill").returncode == 2
 
 
 @pytest.mark.parametrize("tool", ["pd-launch", "pd-gate", "pd-verify", "pd-env"])
 def test_tools_are_executable_and_explain_themselves(tool: str) -> None:
     path = BIN / tool
-    assert path.read_text().startswith("#!/usr/bin/python3\n")
+    assert path.read_text().startswith("#!/usr/bin/python3 -I\n")
     assert stat.S_IMODE(path.stat().st_mode) == 0o755
     done = run(tool, "--help")
     assert done.returncode == 0
@@ -264,10 +322,11 @@ def cards(tmp_path: Path) -> Cards:
 
 
 def test_a_server_starts_once_its_gpus_are_free(instance: Instance, cards: Cards) -> None:
+    instance.prepare()
     cards.said.write_text("4, 12\n5, 55296\n")
-    child = start("pd-launch", *instance.arguments, "--gpus", "4,5", PATH=cards.path)
+    child = start("pd-launch", *instance.running, "--gpus", "4,5", PATH=cards.path)
     eventually(lambda: cards.asked.exists() and len(cards.asked.read_text().splitlines()) > 1, "asked again")
-    assert not instance.fingerprint.exists()
+    assert child.poll() is None
     cards.said.write_text("4, 12\n5, 0\n")
     done = finish(child)
     assert done.returncode == 0 and "green" in done.stdout
@@ -298,21 +357,24 @@ def test_a_server_starts_once_its_gpus_are_registered_with_their_nvswitches(inst
 
 
 def test_after_the_limit_it_starts_with_a_warning(instance: Instance, cards: Cards) -> None:
+    instance.prepare()
     cards.said.write_text("5, 55296\n")
-    done = run("pd-launch", *instance.arguments, "--gpus", "5", "--gpu-limit", "0", PATH=cards.path)
+    done = run("pd-launch", *instance.running, "--gpus", "5", "--gpu-limit", "0", PATH=cards.path)
     assert done.returncode == 0
     assert done.stderr == ("pd-launch: prefill: starts although GPU 5 still holds 55,296 MiB: it gets what is there\n")
 
 
 @pytest.mark.parametrize("said", ["No devices were found\n", "5, [N/A]\n", ""])
 def test_cards_that_do_not_tell_are_not_waited_for(instance: Instance, cards: Cards, said: str) -> None:
+    instance.prepare()
     cards.said.write_text(said)
-    done = run("pd-launch", *instance.arguments, "--gpus", "5", PATH=cards.path)
+    done = run("pd-launch", *instance.running, "--gpus", "5", PATH=cards.path)
     assert done.returncode == 0 and "green" in done.stdout
     assert len(done.stderr.splitlines()) == bool(said)
 
 
 def test_without_nvidia_smi_nothing_is_waited_for(instance: Instance, tmp_path: Path) -> None:
-    done = run("pd-launch", *instance.arguments, "--gpus", "5", PATH=str(tmp_path))
+    instance.prepare()
+    done = run("pd-launch", *instance.running, "--gpus", "5", PATH=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith("pd-launch: the cards are not waited for: ")

@@ -1,4 +1,4 @@
-"""A node's disk: the base tree that all nodes share, never written, under a layer of the node's own (overlayfs)."""
+"""A node's disk: trees that nodes share, never written, under a layer of the node's own (overlayfs)."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ from tests.node.process import command
 class Disk:
     """`layer` may be written from here until the node boots; afterwards the disk belongs to the node."""
 
-    base: Path
+    bases: tuple[Path, ...]  # the one on top first
     folder: Path
 
     @property
@@ -27,7 +27,8 @@ class Disk:
     @property
     def mount_options(self) -> str:
         # volatile: the disk need not outlive a crash of this machine, so nothing waits for it (dpkg syncs each file)
-        return f"lowerdir={self.base},upperdir={self.layer},workdir={self.folder / 'work'},volatile"
+        lower = ":".join(map(str, self.bases))
+        return f"lowerdir={lower},upperdir={self.layer},workdir={self.folder / 'work'},volatile"
 
     def make(self) -> None:
         for part in (self.layer, self.root, self.folder / "work"):
@@ -36,16 +37,17 @@ class Disk:
     def has(self, path: Path | str) -> bool:
         """Whether an absolute path exists on the disk."""
         inside = Path(path).relative_to("/")
-        return os.path.lexists(self.layer / inside) or os.path.lexists(self.base / inside)
+        return any(os.path.lexists(tree / inside) for tree in (self.layer, *self.bases))
 
     def directory(self, path: Path | str) -> Path:
-        """The layer's directory for an absolute path, made with the owner and mode that the base gives it."""
+        """The layer's directory for an absolute path, made with the owner and mode that the bases give it."""
         made, inside = self.layer, Path(path).relative_to("/")
         for part in [Path(), *reversed(inside.parents), inside]:
-            made, original = self.layer / part, self.base / part
+            made = self.layer / part
             if not made.is_dir():
                 made.mkdir(mode=0o755)
-            if original.is_dir():
+            original = next((base / part for base in self.bases if (base / part).is_dir()), None)
+            if original:
                 status = original.stat()
                 os.chown(made, status.st_uid, status.st_gid)
                 made.chmod(status.st_mode & 0o7777)

@@ -65,7 +65,8 @@ class Node:
 
     @property
     def _disk(self) -> Disk:
-        return Disk(STORE / str(self._record()["base"]), self.folder)
+        names = str(self._record()["base"]).split(":")
+        return Disk(tuple(STORE / name for name in names), self.folder)
 
     @property
     def is_up(self) -> bool:
@@ -73,8 +74,11 @@ class Node:
 
     # -- life
 
-    def up(self) -> None:
-        """Make the node and boot it. An interrupt or error at any point takes away what was made."""
+    def up(self, kept: str = "") -> None:
+        """Make the node and boot it. An interrupt or error at any point takes away what was made.
+
+        kept: name of what a node left with keep(): this one begins as that one was, under another name and address.
+        """
         debian.require_machine(Path(__file__).with_name("packages.txt"))
         hardware.chain(self.wanted_hardware)
         with self._locked():
@@ -87,7 +91,8 @@ class Node:
                 self.folder.mkdir(parents=True)
                 with interrupts_deferred():
                     number = network.claim().number
-                    self._save(number=number, hardware=self.wanted_hardware, base=base.name)
+                    bases = f"{kept}:{base.name}" if kept else base.name
+                    self._save(number=number, hardware=self.wanted_hardware, base=bases)
                 network.set_up(self._network)
                 self._make_ssh_key()
                 self._fill_disk(release)
@@ -100,6 +105,14 @@ class Node:
     def down(self) -> None:
         """Take away everything of the node; nothing happens when there is none."""
         with self._locked():
+            self._remove()
+
+    def keep(self, name: str) -> None:
+        """Shut the node down in order and keep what is on its disk, for other nodes to begin with; the node is gone."""
+        self.run("systemctl poweroff")
+        self._wait_ended()
+        with self._locked(), interrupts_deferred():
+            self._disk.layer.rename(STORE / name)
             self._remove()
 
     def reboot(self) -> None:
@@ -215,6 +228,13 @@ class Node:
             failed = self.run("systemctl --failed --plain --no-legend").stdout.split("\n")
             units = ", ".join(line.split()[0] for line in failed if line) or "no failed unit"
             raise NodeError(f"node {self.name} booted {state or 'not at all'}: {units}")
+
+    def _wait_ended(self) -> None:
+        deadline = time.monotonic() + BOOT_LIMIT
+        while self.is_up:
+            if time.monotonic() > deadline:
+                raise NodeError(f"node {self.name} has not shut down in {BOOT_LIMIT:.0f} s")
+            time.sleep(0.05)
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + BOOT_LIMIT

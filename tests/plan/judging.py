@@ -103,6 +103,25 @@ def healthy_answers(nodes: list[int]) -> dict[str, Answer]:
     }
 
 
+def place(path: str, *parts: str) -> str:
+    """What the fact Planned says of a folder on a bare Debian; `parts`: "PATH KIND MODE OWNER GROUP TARGET", and filled."""
+    there = {"/opt": "directory 755 root root", "/etc": "directory 755 root root", "/var": "directory 755 root root"}
+    there["/var/lib"] = "directory 755 root root"
+    changed = dict(part.partition(" ")[::2] for part in parts if part != "filled")
+    rows = []
+    for own in [path[:end] for end in range(2, len(path) + 1) if end == len(path) or path[end] == "/"]:
+        words = changed.get(own, there.get(own))
+        if words is None:
+            return "\n".join(rows)
+        kind, mode, owner, group, target = [*words.split(" "), ""][:5]
+        rows.append("\t".join((kind, mode, owner, group, own, target)))
+    return "\n".join([*rows, *(["filled"] if "filled" in parts else [])])
+
+
+def places(made: Plan, *parts: str) -> dict[str, Answer]:
+    return {f"place {one.path}": Answer(0, place(one.path, *parts)) for one in made.directories}
+
+
 def found(
     changes: Mapping[str, str | Answer | None] | None = None,
     nodes: list[int] | None = None,
@@ -121,15 +140,9 @@ def found(
     of_release = manifest(**(cpu if device == "cpu" else {}))
     wanted = wanted or settings()
     hardware = reading.read_hardware(answers)
-    return Found(
-        wanted,
-        of_release,
-        reading.read_system(answers),
-        answers,
-        NOW,
-        hardware,
-        made or plan(wanted, hardware, release(of_release, patches=[overlay(compute_capabilities=["12.0"])])),
-    )
+    made = made or plan(wanted, hardware, release(of_release, patches=[overlay(compute_capabilities=["12.0"])]))
+    every = {**places(made), **answers}
+    return Found(wanted, of_release, reading.read_system(answers), every, NOW, hardware, made)
 
 
 def finding(check: str, *arguments: object, **keywords: object) -> Finding:

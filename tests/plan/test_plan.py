@@ -113,7 +113,7 @@ def test_a_password_in_a_package_source_is_readable_by_root_alone() -> None:
         ({}, {"directory": "/models/x"}, "/models/x", True),
         ({"model_dir": "/models/y"}, {"hub": "a/b", "revision": "0" * 40}, "/models/y", True),
         ({"model_dir": "/models/y"}, {"directory": "/models/x"}, "/models/y", True),
-        ({}, {"bundled": "small"}, "/var/lib/sglang-pd/models/some-model", False),
+        ({}, {"bundled": "small"}, "/opt/sglang-pd/models/some-model", False),
     ],
 )
 def test_where_the_model_lies(changes: dict[str, object], source: dict[str, str], folder: str, brought: bool) -> None:

@@ -302,8 +302,11 @@ class Unit:
         (value,) = self.sections[section][key]
         return value
 
+    def all(self, section: str, key: str) -> list[str]:
+        return self.sections[section].get(key, [])
+
     def words(self, section: str, key: str) -> list[str]:
-        return [word for value in self.sections[section].get(key, []) for word in value.split()]
+        return [word for value in self.all(section, key) for word in value.split()]
 
 
 def units(made: Plan) -> dict[str, Unit]:
@@ -319,7 +322,7 @@ def test_a_worker_is_active_only_when_its_gate_has_passed(planned: Plan) -> None
         unit = units(planned)[worker.name]
         assert unit.one("Service", "Type") == "exec"
         gate = unit.words("Service", "ExecStartPost")
-        assert gate[:2] == [f"{planned.paths.bin}/pd-gate", "worker"]
+        assert gate[:2] == [f"+{planned.paths.bin}/pd-gate", "worker"]
         assert option(gate, "--role") == worker.role
         assert option(gate, "--url") == worker.url
         assert option(gate, "--unit") == worker.unit
@@ -336,14 +339,15 @@ def test_the_gate_of_prefill_asks_its_own_bootstrap_port(planned: Plan) -> None:
 
 def test_the_router_waits_for_every_worker(planned: Plan) -> None:
     unit = units(planned)["router"]
-    before = unit.words("Service", "ExecStartPre")
-    assert before[:2] == [f"{planned.paths.bin}/pd-gate", "await"]
+    prepare, before = map(shlex.split, unit.all("Service", "ExecStartPre"))
+    assert prepare[:2] == [f"+{planned.paths.bin}/pd-launch", "prepare"]
+    assert before[:2] == [f"+{planned.paths.bin}/pd-gate", "await"]
     asked = [word for flag, word in pairwise(before) if flag == "--worker"]
     assert asked == [f"{worker.name}={worker.url}" for worker in planned.workers]
     names = [worker.unit for worker in planned.workers]
     assert unit.words("Unit", "Wants") == names
     assert set(names) <= set(unit.words("Unit", "After"))
-    assert unit.words("Service", "ExecStartPost")[:2] == [f"{planned.paths.bin}/pd-gate", "router"]
+    assert unit.words("Service", "ExecStartPost")[:2] == [f"+{planned.paths.bin}/pd-gate", "router"]
 
 
 def test_workers_wait_for_no_other_server(planned: Plan) -> None:
@@ -396,8 +400,8 @@ def test_of_several_decode_servers_none_waits_for_what_prefill_holds() -> None:
 def test_systemd_waits_longer_than_the_gates(planned: Plan) -> None:
     for instance in planned.instances:
         unit = units(planned)[instance.name]
-        gates = [unit.words("Service", key) for key in ("ExecStartPre", "ExecStartPost")]
-        limits = sum(int(option(words, "--limit")) for words in gates if words)
+        commands = [shlex.split(line) for key in ("ExecStartPre", "ExecStartPost") for line in unit.all("Service", key)]
+        limits = sum(int(option(words, "--limit")) for words in commands if words[0].endswith("/pd-gate"))
         assert int(unit.one("Service", "TimeoutStartSec")) > limits
 
 
@@ -405,16 +409,21 @@ def test_a_server_is_started_through_the_launcher_with_its_own_files(planned: Pl
     for instance in planned.instances:
         _, files = files_of(planned, instance.name)
         unit = units(planned)[instance.name]
-        words = unit.words("Service", "ExecStart")
-        assert words[0] == f"{planned.paths.bin}/pd-launch"
-        assert option(words, "--instance") == instance.name
+        words, started = shlex.split(unit.all("Service", "ExecStartPre")[0]), unit.words("Service", "ExecStart")
+        assert words[:2] == [f"+{planned.paths.bin}/pd-launch", "prepare"], "as root"
+        assert started[:2] == [f"{planned.paths.bin}/pd-launch", "run"], "as the service user"
+        assert option(words, "--instance") == option(started, "--instance") == instance.name
+        assert option(words, "--folder") == option(started, "--folder") == planned.paths.run(instance.name)
+        assert option(words, "--group") == planned.group
         assert option(words, "--script") == files.script.path
         assert option(words, "--environment") == files.environment.path
         assert option(words, "--unit") == files.unit.path
         assert option(words, "--current") == planned.paths.current
-        run = f"/run/{unit.one('Service', 'RuntimeDirectory')}/"
-        assert option(words, "--fingerprint").startswith(run)
-        assert option(unit.words("Service", "ExecStartPost"), "--status").startswith(run)
+        gate = unit.words("Service", "ExecStartPost")
+        assert gate[0] == f"+{planned.paths.bin}/pd-gate", "as root, which writes where the server cannot"
+        assert option(gate, "--status") == f"{planned.paths.run(instance.name)}/gate.json"
+        assert not unit.words("Service", "RuntimeDirectory"), "a folder below /run of the server's own"
+        assert not unit.words("Service", "SupplementaryGroups"), "the journal is root's to read"
 
 
 def test_every_server_runs_as_the_service_user_and_starts_at_boot(planned: Plan) -> None:
@@ -446,9 +455,9 @@ def test_workers_may_pin_memory(planned: Plan) -> None:
 
 
 def test_ini_rules_hold_too(planned: Plan) -> None:
-    """A second reader: no line outside a section, no section twice."""
+    """A second reader: no line outside a section. A key may stand twice: ExecStartPre does."""
     for instance in planned.instances:
-        parser = configparser.RawConfigParser(strict=True, delimiters=("=",), comment_prefixes=("#",))
+        parser = configparser.RawConfigParser(strict=False, delimiters=("=",), comment_prefixes=("#",))
         parser.optionxform = str  # type: ignore[assignment,method-assign]
         parser.read_string(files_of(planned, instance.name)[1].unit.content.decode())
         assert parser.sections() == ["Unit", "Service", "Install"]

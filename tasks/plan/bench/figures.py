@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -77,7 +77,8 @@ class Result(BaseModel):
 
     format: Literal[1] = 1
     host: str
-    started: str  # UTC, ISO 8601 with a Z
+    # UTC; it comes from the host, and names a file here
+    started: Annotated[str, Field(pattern=r"^[0-9]{4}(-[0-9]{2}){2}T[0-9]{2}(:[0-9]{2}){2}Z$")]
     seconds: float
     layout: Layout
     release: str
@@ -151,7 +152,7 @@ def config_file(plan: Plan) -> WantedFile:
         "passes": passes(plan),
     }
     content = json.dumps(config, indent=1) + "\n"
-    return WantedFile(paths.bench, content.encode(), "640", "root", settings.service_user)
+    return WantedFile(paths.bench, content.encode(), "640", "root", plan.group)
 
 
 def passes(plan: Plan) -> list[dict[str, int]]:

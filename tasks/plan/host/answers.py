@@ -96,6 +96,7 @@ class System:
     sysctls: Mapping[str, str | None]  # None: this kernel has no such key
     packages: frozenset[str]  # of those asked for, the installed ones
     user: str | None  # passwd entry of the service user
+    group: str | None  # its primary group's name
 
     @property
     def python(self) -> str | None:
@@ -125,6 +126,7 @@ def read_system(sections: Mapping[str, Answer]) -> System:
     for line in _text(sections, "sysctl").splitlines():
         key, has, value = line.partition("=")
         sysctls[key] = value.strip() if has else None
+    user, group = [*_text(sections, "user").splitlines(), "", ""][:2]
     glibc = re.search(r"([0-9]+\.[0-9]+)", _text(sections, "glibc"))
     return System(
         uid=_parsed(sections, "uid", int),
@@ -139,7 +141,8 @@ def read_system(sections: Mapping[str, Answer]) -> System:
         free_kib=_parsed(sections, "disk", lambda text: {p: int(kib) for p, _, kib in _rows(text)}),
         sysctls=sysctls,
         packages=frozenset(_text(sections, "packages").split()),
-        user=_text(sections, "user").strip() or None,
+        user=user.strip() or None,
+        group=group.strip() or None,
     )
 
 

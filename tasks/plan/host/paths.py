@@ -30,7 +30,7 @@ class Paths:
             root=settings.root_dir,
             config=settings.config_dir,
             state=settings.state_dir,
-            model=own or f"{settings.state_dir}/models/{profile.name}",
+            model=own or f"{settings.root_dir if profile.source.bundled else settings.state_dir}/models/{profile.name}",
             layout=settings.layout,
         )
 
@@ -73,12 +73,18 @@ class Paths:
         return f"{self.locks}/{release}.release.json"
 
     def belongings(self, release: str) -> list[str]:
-        """Files and folders beside a release's own that only it needs."""
+        """Files beside a release's own folder that only it needs; its cache is the service user's."""
         ends = (".txt", "-router.txt", "-patches.json", ".json", ".release.json")
-        return [*(f"{self.locks}/{release}{end}" for end in ends), self.release_cache(release)]
+        return [f"{self.locks}/{release}{end}" for end in ends]
+
+    @property
+    def bundled(self) -> str:
+        """Models that this checkout carries."""
+        return f"{self.root}/models"
 
     @property
     def models(self) -> str:
+        """Those that the service user fetches."""
         return f"{self.state}/models"
 
     @property

@@ -37,17 +37,17 @@ def packages(plan: Plan) -> tuple[str, ...]:
 
 def directories(plan: Plan) -> tuple[WantedDirectory, ...]:
     """Folders with their owners, those above first."""
-    user, paths = plan.settings.service_user, plan.paths
+    user, group, paths = plan.settings.service_user, plan.group, plan.paths
+    below_state = (paths.models, paths.cache, paths.release_cache(plan.release.id))
     return (
         WantedDirectory(paths.root),
         WantedDirectory(paths.bin),
         WantedDirectory(paths.locks, "700"),  # earlier specs too: a URL can hold a password
         WantedDirectory(paths.releases),
-        WantedDirectory(paths.config, "750", "root", user),
-        WantedDirectory(paths.state, "750", user, user),
-        WantedDirectory(paths.models, "750", user, user),
-        WantedDirectory(paths.cache, "750", user, user),
-        WantedDirectory(paths.release_cache(plan.release.id), "750", user, user),
+        *([WantedDirectory(paths.bundled), WantedDirectory(paths.model)] if plan.profile.source.bundled else []),
+        WantedDirectory(paths.config, "750", "root", group),
+        WantedDirectory(paths.state, "750", user, group),
+        *(WantedDirectory(path, "750", user, group, by=user) for path in below_state),
     )
 
 

@@ -25,4 +25,4 @@ def verify_config(plan: Plan) -> WantedFile:
         },
         "transfer_metrics": TRANSFER_METRICS if plan.settings.layout == "pd" else {},
     }
-    return WantedFile(plan.paths.verify, to_json(config), "640", "root", plan.settings.service_user)
+    return WantedFile(plan.paths.verify, to_json(config), "640", "root", plan.group)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from tasks.plan.errors import PlanError
 from tasks.plan.host.answers import Answer
 from tasks.plan.release.manifest import Release
 
 # What pd-build and a removal leave behind where they are killed: .ID.building and the like.
-LEFTOVER = re.compile(r"\..+\.(building|replaced|repairing|removing)")
+LEFTOVER = re.compile(r"\.[A-Za-z0-9][A-Za-z0-9._+-]*\.(building|replaced|repairing|removing)")
+ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")  # what a release's folder can be called
 
 
 class Pin(BaseModel):
@@ -21,8 +23,8 @@ class Pin(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    release: str  # id
-    instead_of: str  # id of the release that the settings asked for
+    release: Annotated[str, Field(pattern=rf"^{ID.pattern}$")]  # id
+    instead_of: Annotated[str, Field(pattern=rf"^{ID.pattern}$")]  # id of the release that the settings asked for
     by: str  # user and machine that ran the rollback
     at: str  # UTC, ISO 8601
     why: str  # the setting rollback_reason, "" where nobody gave one
@@ -64,7 +66,7 @@ def read(answers: Mapping[str, Answer], pin_path: str, unpin: bool) -> History:
             raise PlanError(f"the host's list of releases is cut short: it holds no {name!r}; run again")
         return answers[name].text.strip()
 
-    built, served, hidden = (tuple(text(name).split()) for name in ("built", "served", "hidden"))
+    built, served, hidden = (tuple(text(name).splitlines()) for name in ("built", "served", "hidden"))
     pin = None
     if text("pin") and not unpin:
         try:
@@ -74,8 +76,8 @@ def read(answers: Mapping[str, Answer], pin_path: str, unpin: bool) -> History:
     return History(
         current=_id(text("current")),
         previous=_id(text("previous")),
-        built=built,
-        served=frozenset(served),
+        built=tuple(filter(ID.fullmatch, built)),
+        served=frozenset(filter(ID.fullmatch, served)),
         leftovers=tuple(name for name in hidden if LEFTOVER.fullmatch(name)),
         pin=pin,
     )
@@ -129,4 +131,5 @@ def read_description(text: str, release: str, path: str) -> Description:
 
 
 def _id(target: str) -> str:
-    return target.rpartition("/")[2]
+    name = target.rpartition("/")[2]
+    return name if ID.fullmatch(name) else ""

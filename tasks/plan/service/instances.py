@@ -249,6 +249,10 @@ def _environment(
             Variable("HF_HUB_OFFLINE", "1", "the model is on disk: no look-ups while serving"),
             Variable("HF_HOME", f"{paths.cache}/huggingface", ""),
             Variable("XDG_CACHE_HOME", cache, "JIT caches survive a restart, but serve no other release or patch"),
+            Variable("HOME", cache, "what is kept below ~/.cache (SGLang, DeepGEMM) likewise"),
+            Variable(
+                "TORCHINDUCTOR_CACHE_DIR", f"{cache}/inductor", "its default lies in /tmp, made by whoever is first"
+            ),
             Variable("TRITON_CACHE_DIR", f"{cache}/triton", ""),
             Variable("TVM_FFI_CACHE_DIR", f"{cache}/tvm-ffi", ""),
             Variable("FLASHINFER_WORKSPACE_BASE", cache, ""),

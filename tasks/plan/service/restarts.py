@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,10 +51,9 @@ class Running:
     stale: bool  # systemd has read another unit file than the one on disk
     pid: int
     fingerprint: Fingerprint | None
-    gate: Mapping[str, Any]  # what its gate reported last, {} where there is none
 
 
-ABSENT = Running("inactive", "dead", enabled=False, stale=False, pid=0, fingerprint=None, gate={})
+ABSENT = Running("inactive", "dead", enabled=False, stale=False, pid=0, fingerprint=None)
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,6 @@ def read_units(sections: Mapping[str, Answer], instances: tuple[Instance, ...], 
             stale=shown.get("NeedDaemonReload") == "yes",
             pid=int(shown.get("MainPID") or 0),
             fingerprint=_fingerprint(text(f"{instance.unit} fingerprint")),
-            gate=_object(text(f"{instance.unit} gate")),
         )
     files, foreign = {}, []
     for line in text("files").splitlines():
@@ -129,6 +127,17 @@ def read_units(sections: Mapping[str, Answer], instances: tuple[Instance, ...], 
     if foreign:
         raise PlanError(*foreign)
     return FoundUnits(found, files, shown_of(target).get("UnitFileState") == "enabled")
+
+
+def read_gates(sections: Mapping[str, Answer], units: Sequence[str]) -> dict[str, tuple[str, str, str]]:
+    """From the fact Gates: by unit, its ActiveState, SubState, and what its gate waits for or ""."""
+    found = {}
+    for unit in units:
+        if unit in sections and f"{unit} gate" in sections:
+            shown = dict(line.partition("=")[::2] for line in sections[unit].text.splitlines())
+            waiting_for = _object(sections[f"{unit} gate"].text).get("waiting_for")
+            found[unit] = (shown.get("ActiveState", ""), shown.get("SubState", ""), str(waiting_for or ""))
+    return found
 
 
 def reason_to_restart(wanted: Fingerprint, found: Running) -> str | None:

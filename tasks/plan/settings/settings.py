@@ -263,9 +263,48 @@ def _keys(value: object) -> list[object]:
     return list(range(len(value))) if isinstance(value, list) else []
 
 
+# Folders that no setting may take for itself, nor what lies below them.
+SYSTEM_FOLDERS = ("/proc", "/sys", "/dev", "/run", "/tmp", "/boot", "/root", "/bin", "/sbin", "/lib", "/lib64")
+# Those whose own subfolders are the system's too.
+SHARED_FOLDERS = ("/etc", "/home", "/usr", "/usr/local", "/var", "/var/lib", "/var/log", "/var/cache", "/var/spool")
+
+
+def _path_faults(settings: Settings) -> list[str]:
+    """Folders that are another one's, or that would put what root runs into a folder of the service user."""
+    lines = []
+    for name in ("root_dir", "config_dir", "state_dir"):
+        path = getattr(settings, name)
+        parts = path.split("/")[1:]
+        below = next((folder for folder in SYSTEM_FOLDERS if _within(path, folder)), None)
+        if not all(parts) or not {".", ".."}.isdisjoint(parts):
+            lines.append(f"setting {name} = {path!r}: write it without '.', '..' and double slashes")
+        elif below:
+            lines.append(f"setting {name} = {path!r} lies in {below}, which is the system's own: name another folder")
+        elif len(parts) == 1 or path in SHARED_FOLDERS:
+            lines.append(
+                f"setting {name} = {path!r} is a folder that others use too, and would be given away: "
+                f"name one for this service alone, such as {path}/sglang-pd"
+            )
+    for name in ("root_dir", "config_dir"):
+        if _within(getattr(settings, name), settings.state_dir):
+            lines.append(
+                f"setting {name} = {getattr(settings, name)!r} lies in state_dir = {settings.state_dir!r}, which the "
+                "service user may change: what root runs must lie elsewhere"
+            )
+    if settings.root_dir == settings.config_dir:
+        lines.append(f"settings root_dir and config_dir are both {settings.root_dir!r}: give each its own folder")
+    if settings.service_user == "root":
+        lines.append("setting service_user = 'root': what strangers send is parsed by it; name another user")
+    return lines
+
+
+def _within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/")
+
+
 def _contradictions(settings: Settings) -> list[str]:
     """Faults that lie between settings, or in a value's content."""
-    lines = []
+    lines = _path_faults(settings)
     if settings.rollback and settings.unpin:
         lines.append(
             "settings rollback and unpin are both True: one goes back, the other undoes that; give one of them"

@@ -172,6 +172,8 @@ CASES: list[tuple[str, dict[str, str | Answer | None], dict[str, object], Level,
     ("service/environment/known", {}, {"decode_environment": {"OTHER_VARIABLE": "1"}}, HEALTHY, "SGLANG_HOST_IP"),
     ("gpu/patches/capability", {}, {}, HEALTHY, "1 patches serve 12.0"),
     ("gpu/patches/capability", {"gpus": EIGHT.replace("12.0", "10.0")}, {}, ERROR, "patch shim is for compute capability 12.0, GPU 0 has 10.0"),
+    ("host/user/service", {"user": "sglang:x:998:998::/var/lib/sglang-pd:/usr/sbin/nologin\nsglang"}, {}, HEALTHY, "user sglang is there"),
+    ("host/user/service", {"user": "toor:x:0:0::/root:/bin/sh\nroot"}, {"service_user": "toor"}, ERROR, "service_user = 'toor' is root under another name"),
     ("release/patches/fit", {}, {}, HEALTHY, "shim fit what is installed"),
     ("release/patches/fit", {"patches": Answer(1, "patch shim looked for a.b\npatch shim looked for a.c")}, {}, ERROR, "patch shim looked for a.b; patch shim looked for a.c"),
 ]  # fmt: skip
@@ -207,6 +209,7 @@ def test_every_check_has_a_case_that_is_not_fine() -> None:
     told_before = {"host/system/readable", "gpu/driver/answers", "gpu/placement/possible", "release/auto/fits"}
     elsewhere = {"gpu/topology/numa", "model/revision/pinned", "gpu/writes/collapse"}
     elsewhere |= {"release/environment/fits", "release/pin/none"}  # test_existing.py, test_kept.py
+    elsewhere |= {"host/folders/ours"}  # test_folders.py
     assert faulty | told_before | elsewhere == CHECKS.keys()
 
 

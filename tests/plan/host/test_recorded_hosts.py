@@ -11,7 +11,7 @@ from tasks.plan.findings import Level, Refused
 from tasks.plan.host import answers as reading
 from tasks.support import catalogue
 from tests.plan.builders import plan, profile, settings
-from tests.plan.judging import NOW, recorded_answers, verdicts
+from tests.plan.judging import NOW, places, recorded_answers, verdicts
 
 RELEASE = catalogue.release(catalogue.manifest("sglang-0.5.23-cu130"), "3.11", "cpu")
 FOUR = {"prefill_tensor_parallel": 4, "decode_tensor_parallel": 4}
@@ -53,6 +53,7 @@ def test_the_verdict(
     wanted = settings(**data)
     hardware = reading.read_hardware(answers)
     made = plan(wanted, hardware, RELEASE, profile(moe_runner_backend={RELEASE.manifest.sglang: "triton"}))
+    answers |= places(made)
     every = verdicts(Found(wanted, RELEASE.manifest, reading.read_system(answers), answers, NOW, hardware, made))
     assert {id: one.level for id, one in every.items() if one.level is not Level.HEALTHY} == {
         id: level for id, (level, _) in expected.items()

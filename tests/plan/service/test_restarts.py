@@ -15,6 +15,7 @@ from tasks.plan.service.restarts import (
     Fingerprint,
     Running,
     Serving,
+    read_gates,
     read_units,
     reason_to_restart,
     restarts,
@@ -25,7 +26,7 @@ from tests.plan.builders import TWO_SOCKETS, hardware, servers, settings
 
 TARGET = "sglang-pd.target"
 WANTED = Fingerprint("s", "e", "u", None, "release-1")
-UP = Running("active", "running", enabled=True, stale=False, pid=7, fingerprint=WANTED, gate={"state": "ready"})
+UP = Running("active", "running", enabled=True, stale=False, pid=7, fingerprint=WANTED)
 INSTANCES = servers(settings(), hardware(TWO_SOCKETS))
 NAMES = [instance.name for instance in INSTANCES]
 
@@ -187,7 +188,6 @@ def sections(instances: tuple[Instance, ...] = INSTANCES, **changes: Answer) -> 
     for instance in instances:
         texts[instance.unit] = shown()
         texts[f"{instance.unit} fingerprint"] = LEFT
-        texts[f"{instance.unit} gate"] = Answer(0, '{"state": "ready"}')
     return {**texts, **changes}
 
 
@@ -223,8 +223,15 @@ def test_a_broken_fingerprint_counts_as_none(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '"waiting"'])
 def test_a_broken_gate_status_is_an_empty_one(text: str) -> None:
-    units = read_units(sections(**{f"{PREFILL} gate": Answer(0, text)}), INSTANCES, TARGET)
-    assert units.instances["prefill"].gate == {}
+    found = read_gates({PREFILL: shown(), f"{PREFILL} gate": Answer(0, text)}, [PREFILL])
+    assert found == {PREFILL: ("active", "running", "")}
+
+
+def test_what_a_gate_waits_for() -> None:
+    said = Answer(0, '{"state": "waiting", "waiting_for": "loading weights"}')
+    answers = {PREFILL: shown(ActiveState="activating", SubState="start-post"), f"{PREFILL} gate": said}
+    assert read_gates(answers, [PREFILL]) == {PREFILL: ("activating", "start-post", "loading weights")}
+    assert read_gates({PREFILL: shown()}, [PREFILL]) == {}, "an answer that is cut short says nothing"
 
 
 def test_a_unit_file_that_systemd_has_not_read() -> None:
@@ -235,6 +242,21 @@ def test_a_unit_file_that_systemd_has_not_read() -> None:
 def test_a_unit_that_is_not_enabled(state: str) -> None:
     units = read_units(sections(**{PREFILL: shown(UnitFileState=state)}), INSTANCES, TARGET)
     assert not units.instances["prefill"].enabled
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sglang-pd-x;id>.service",
+        "sglang-pd-x@.service",
+        "sglang-pd-$(id).service",
+        "sglang-pd-x y.service",
+        "x.service",
+    ],
+)
+def test_a_file_with_another_name_is_no_unit_of_ours(name: str) -> None:
+    units = read_units(sections(files=Answer(0, f"{name} active")), INSTANCES, TARGET)
+    assert units.without_instance(INSTANCES) == []
 
 
 def test_units_of_an_earlier_plan() -> None:
