@@ -20,6 +20,7 @@ from tasks.facts.listeners import Listeners
 from tasks.facts.planned import Planned
 from tasks.facts.system import System as SystemFact
 from tasks.plan import checks
+from tasks.plan.checks.silenced import check_silenced
 from tasks.plan.errors import PlanError
 from tasks.plan.findings import Finding, Level, Refused, error, named
 from tasks.plan.host import answers as reading
@@ -28,7 +29,7 @@ from tasks.plan.host.paths import Paths
 from tasks.plan.model.profile import ModelProfile
 from tasks.plan.phases.system import KERNEL_LIMITS, KERNEL_SETTINGS, debian_packages, directories
 from tasks.plan.plan import Plan
-from tasks.plan.proof.judgement import NONE
+from tasks.plan.proof.judgement import IDS, NONE
 from tasks.plan.release import choice, existing, history, python
 from tasks.plan.release.history import Description, History, Pin
 from tasks.plan.release.manifest import Manifest
@@ -105,6 +106,7 @@ def _examined() -> Seen:
     wanted = settings.load(host.data.dict())
     offered = catalogue.offered(wanted.release)  # one, unless it is "auto"
     profile = catalogue.profile(wanted.model)
+    check_silenced(wanted.silenced_checks, IDS)
     if wanted.release != choice.AUTO:
         rules.check(wanted, offered[0], catalogue.accepted_arguments(offered[0]), profile)
     variable = wanted.router_api_key_env
@@ -183,7 +185,7 @@ def _planned(seen: Seen, hardware: Hardware, own: Description, of_hardware: tupl
         described, pin = held_on, seen.history.pin or _new_pin(held_on, own, wanted.rollback_reason)
         rules.check(wanted, held_on.release.manifest, frozenset(held_on.arguments), profile)
     try:
-        placed = placement.place(wanted, hardware)
+        placed = placement.place(wanted.roles, hardware)
     except PlanError as fault:
         seen.add(*of_hardware, *(error("gpu/placement/possible", line) for line in fault.lines))
         raise

@@ -35,10 +35,8 @@ def _build(plan: Plan, tools: list[WantedFile]) -> None:
         files.file(name=f"File {file.path}", wanted=file, found=found[file.path])
     release.uv(
         name="Package installer uv",
-        environment=plan.paths.uv_environment,
-        python=plan.release.python,
-        lock=uv.path,
-        sources=planned.uv_sources(plan),
+        spec=spec.path,
+        tool=f"{plan.paths.bin}/pd-build",
         installed=found[metadata].kind == "file",
     )
     release.built(

@@ -23,17 +23,12 @@ JIT_UNIT = "sglang-pd-jit.service"
 
 
 @operation()
-def uv(environment: str, python: str, lock: str, sources: Sequence[str], installed: bool) -> Commands:
-    """The package installer, pinned and hashed, in an environment of its own; sources: pip's options."""
+def uv(spec: str, tool: str, installed: bool) -> Commands:
+    """The package installer, pinned and hashed, in an environment of its own."""
     if installed:
         host.noop("uv is installed")
         return
-    path = shlex.quote(environment)
-    # isolated: -m would look for its module in the current folder first, which is the home of whoever logged in
-    yield StringCommand(f"{shlex.quote(f'python{python}')} -I -m venv --clear {path}")
-    pip = f"{path}/bin/python -I -m pip install -q --disable-pip-version-check --require-hashes --only-binary=:all:"
-    alone = "PIP_CONFIG_FILE=/dev/null " if "--no-index" in sources else ""  # no other folder of the host's pip.conf
-    yield StringCommand(f"{alone}{pip} {shlex.join(sources)} -r {shlex.quote(lock)}")
+    yield FunctionCommand(run_and_log, [f"{shlex.quote(tool)} installer --spec {shlex.quote(spec)}"], {})
 
 
 @operation()

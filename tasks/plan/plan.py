@@ -12,7 +12,7 @@ from tasks.plan.host.paths import TARGET, Paths
 from tasks.plan.model.profile import ModelProfile
 from tasks.plan.release.history import NOTHING, History, Pin
 from tasks.plan.release.manifest import Release
-from tasks.plan.service.instances import Instance, lone_decode
+from tasks.plan.service.instances import Instance, kv_pairs
 from tasks.plan.service.restarts import Fingerprint
 from tasks.plan.settings.settings import Settings
 
@@ -38,11 +38,11 @@ class Plan:
 
     @property
     def workers(self) -> tuple[Instance, ...]:
-        return tuple(instance for instance in self.instances if instance.role != "router")
+        return tuple(instance for instance in self.instances if instance.is_worker)
 
     @property
     def router(self) -> Instance:
-        return next(instance for instance in self.instances if instance.role == "router")
+        return next(instance for instance in self.instances if not instance.is_worker)
 
     @property
     def release_directory(self) -> str:
@@ -119,11 +119,12 @@ class Plan:
 
         () without GPUs, and for one decode server of several: prefill holds what its predecessor had.
         """
-        if self.release.manifest.device != "cuda" or instance.placement is None:
+        if self.release.manifest.device != "cuda":
             return ()
-        if instance.role == "decode" and not lone_decode(self.instances):
+        decodes = {decode.name for _, decode in kv_pairs(self.instances)}
+        if len(decodes) > 1 and instance.name in decodes:
             return ()
-        return instance.placement.gpus
+        return instance.gpus
 
     @property
     def target(self) -> str:

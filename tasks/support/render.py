@@ -18,7 +18,7 @@ from tasks.plan.phases.system import kernel_settings
 from tasks.plan.plan import Plan
 from tasks.plan.report import page
 from tasks.plan.service.api_key import written
-from tasks.plan.service.instances import Instance, lone_decode
+from tasks.plan.service.instances import Instance, kv_pairs, lone_decode
 from tasks.plan.service.restarts import Fingerprint
 from tasks.plan.service.units import mark
 from tasks.support.catalogue import ROOT
@@ -48,7 +48,8 @@ class InstanceFiles:
 
 def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
     paths, user, group = plan.paths, plan.settings.service_user, plan.group
-    secret = api_key(plan) if instance.role == "router" else None
+    secret = None if instance.is_worker else api_key(plan)
+    decode = lone_decode(plan.instances)
     values = {
         "instance": instance,
         "paths": paths,
@@ -64,12 +65,12 @@ def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
         "run": paths.run(instance.name),
         "secret": secret.path if secret else None,
         "patches": plan.patch_notes,
-        "decode": lone_decode(plan.instances) if instance.role == "prefill" else None,
+        "decode": decode if (instance, decode) in kv_pairs(plan.instances) else None,
         "gpus": plan.gpus_freed_before(instance),
     }
     script = WantedFile(paths.script(instance.name), _render("launch.sh.j2", values), "755", "root", group)
     environment = WantedFile(paths.environment(instance.name), _render("instance.env.j2", values), "640", "root", group)
-    kind = "router" if instance.role == "router" else "worker"
+    kind = "worker" if instance.is_worker else "router"
     unit = WantedFile(paths.unit(instance.name), _render(f"{kind}.service.j2", values))
     return InstanceFiles(script, environment, unit, plan.fingerprint(script, environment, unit, secret))
 

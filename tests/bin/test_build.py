@@ -1,30 +1,30 @@
-"""pd-build with the real uv: tiny wheels in a folder or behind an index on loopback, no network."""
+"""pd-build with the real uv: tiny wheels in a folder or behind an index on loopback, no network.
+
+Where packages come from: test_package_sources.py.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import http.server
 import importlib.util
-import io
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from urllib.parse import quote, unquote
 
 import pytest
+
+from tests.bin.indexes import index
 
 BIN = Path(__file__).parents[2] / "files/bin"
 UV = Path(sys.executable).parent / "uv"
@@ -117,9 +117,10 @@ class Host:
             "cache": str(self.root / "cache"),
             "pd_env": str(BIN / "pd-env"),
             "pd_patch": str(BIN / "pd-patch"),
-            "find_links": [str(self.wheels)],
-            "no_index": True,
+            "wheelhouse": str(self.wheels),
         }
+        (self.root / "uv_lock.txt").write_text("uv==0.0\n")
+        self.spec["uv_lock"] = str(self.root / "uv_lock.txt")
         self.lock(pin(self.alpha) + pin(self.beta), pin(self.route))
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "UV_", "XDG_", "SSL_"))}
         # no configuration of this machine, and no waiting between the attempts of uv
@@ -197,90 +198,8 @@ def asked(python: Path, code: str) -> str:
     return done.stdout.strip()
 
 
-# --- an index on loopback --------------------------------------------------------------------------------
-
-
-@dataclass
-class Index:
-    fault: str  # "503" or "401" for every answer; "half" or "wrong" (a file more) for wheels; it may change at any time
-    spared: int = 0  # requests that are answered well before the fault sets in
-    url: str = ""
-    authorizations: list[str] = field(default_factory=list)  # of each request
-    asked: threading.Event = field(default_factory=threading.Event)  # a wheel was asked for
-    go: threading.Event = field(default_factory=threading.Event)  # wheels are given out
-
-    def strikes(self) -> str:
-        """The fault of the next answer."""
-        if self.fault and self.spared > 0:
-            self.spared -= 1
-            return ""
-        return self.fault
-
-
-def with_a_file_more(wheel: bytes) -> bytes:
-    content = io.BytesIO(wheel)
-    with zipfile.ZipFile(content, "a") as archive:
-        archive.writestr("stray.py", "")
-    return content.getvalue()
-
-
-@contextmanager
-def index(wheels: Path, fault: str = "", held: bool = False) -> Iterator[Index]:
-    """A simple index of `wheels` on loopback; held: wheels wait for `go`."""
-    served = Index(fault)
-    if not held:
-        served.go.set()
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-        def do_GET(self) -> None:
-            served.authorizations.append(self.headers.get("Authorization", ""))
-            folder, _, name = unquote(self.path).strip("/").partition("/")
-            fault = "" if folder == "simple" and not served.fault.isdigit() else served.strikes()
-            if fault.isdigit():
-                self.answer(int(fault), b"")
-            elif folder == "simple":
-                found = [p.name for p in wheels.glob("*.whl") if pd_build.normalised(p.name.split("-")[0]) == name]
-                links = "".join(f'<a href="/wheels/{quote(file)}">{file}</a>' for file in found)
-                self.answer(200 if links else 404, links.encode(), "text/html")
-            else:
-                served.asked.set()
-                served.go.wait(60)
-                body = (wheels / name).read_bytes()
-                if fault == "wrong":
-                    body = with_a_file_more(body)
-                self.answer(200, body, length=len(body) // 2 if fault == "half" else None)
-
-        def answer(
-            self, status: int, body: bytes, kind: str = "application/octet-stream", length: int | None = None
-        ) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body[:length])
-
-        def handle(self) -> None:
-            with suppress(ConnectionError):  # a uv that was ended by the test
-                super().handle()
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        served.url = f"http://127.0.0.1:{server.server_port}/simple"
-        yield served
-    finally:
-        served.go.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
 def from_index(host: Host, url: str) -> None:
-    host.spec |= {"index_url": url, "find_links": [], "no_index": False}
+    host.spec |= {"index_url": url, "wheelhouse": None}
 
 
 # --- build -----------------------------------------------------------------------------------------------
@@ -388,22 +307,6 @@ def test_lock_without_hashes_is_refused(host: Host) -> None:
 def test_wheel_folder_that_lacks_one_wheel_names_it(host: Host) -> None:
     host.beta.unlink()
     failed(host, host.run(), "beta==2.0", "not found")
-
-
-def test_with_no_index_neither_the_hosts_index_nor_its_folders_are_asked(host: Host) -> None:
-    more = host.root / "more"
-    more.mkdir()
-    shutil.move(host.beta, more)
-    (host.root / ".config/uv").mkdir(parents=True)
-    (host.root / ".config/uv/uv.toml").write_text(f'find-links = ["{more}"]\n')
-    with index(more) as found:
-        host.environ |= {"UV_DEFAULT_INDEX": found.url, "UV_INDEX": found.url, "UV_FIND_LINKS": str(more)}
-        host.environ |= {"PIP_INDEX_URL": found.url, "PIP_FIND_LINKS": str(more)}
-        failed(host, host.run(), "beta==2.0", "not found")
-        assert found.authorizations == [], "not one request"
-        host.spec |= {"no_index": False, "find_links": []}
-        assert host.run().returncode == 1, "beta is there, alpha is not"
-        assert found.authorizations != []
 
 
 def test_other_version_than_pinned_names_the_pin(host: Host) -> None:
@@ -607,7 +510,8 @@ def test_missing_field_and_broken_json_exit_2(host: Host) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"find_links": ["/nowhere/wheels"]}, "find_links /nowhere/wheels"),
+        ({"wheelhouse": "/nowhere/wheels"}, "wheelhouse /nowhere/wheels: not a folder"),
+        ({"wheelhouse": None, "find_links": ["/nowhere/wheels"]}, "find_links /nowhere/wheels"),
         ({"certificate": "/nowhere/ca.pem"}, "certificate /nowhere/ca.pem"),
         ({"index_url": "file:///nowhere/simple"}, "index_url file:///nowhere/simple"),
     ],
@@ -936,116 +840,6 @@ def test_repair_of_nothing(host: Host) -> None:
 
 
 # --- package sources -------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def configured(host: Host, tmp_path: Path) -> Callable[..., dict[str, str]]:
-    """sources() of a spec without sources, for a host whose files stand below tmp_path and with these variables."""
-    host.spec |= {"find_links": [], "no_index": False}
-
-    def answer(variables: dict[str, str] | None = None, **spec: object) -> dict[str, str]:
-        host.command("build")
-        path = host.root / "spec.json"
-        path.write_text(json.dumps(host.spec | spec))
-        environ = {"HOME": str(tmp_path / "root")} | (variables or {})
-        result: dict[str, str] = pd_build.sources(pd_build.read_spec(path), environ, tmp_path)
-        assert result.pop("UV_INDEX_STRATEGY") == "unsafe-best-match"
-        result.pop("UV_SYSTEM_CERTS", None)
-        return result
-
-    return answer
-
-
-def pip_conf(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-
-
-def test_nothing_configured_sets_nothing(configured: Callable[..., dict[str, str]]) -> None:
-    assert configured() == {}
-
-
-def test_pip_files_in_their_order(configured: Callable[..., dict[str, str]], tmp_path: Path) -> None:
-    pip_conf(tmp_path / "etc/xdg/pip/pip.conf", "[global]\nindex-url = https://a.test/s\ntimeout = 7\n")
-    pip_conf(tmp_path / "etc/pip.conf", "[global]\nindex-url = https://b.test/s\n")
-    assert configured() == {"UV_DEFAULT_INDEX": "https://b.test/s", "UV_HTTP_TIMEOUT": "7"}
-    pip_conf(tmp_path / "root/.pip/pip.conf", "[global]\nindex_url = https://c.test/s\n")
-    assert configured()["UV_DEFAULT_INDEX"] == "https://c.test/s"
-    pip_conf(tmp_path / "root/.config/pip/pip.conf", "[global]\nindex-url = https://d.test/s\n")
-    assert configured()["UV_DEFAULT_INDEX"] == "https://d.test/s"
-    pip_conf(tmp_path / "etc/pip.conf", "[install]\nindex-url = https://e.test/s\n")
-    assert configured()["UV_DEFAULT_INDEX"] == "https://e.test/s"
-    pip_conf(tmp_path / "own.conf", "[install]\nindex-url = https://f.test/s\n")
-    named = {"PIP_CONFIG_FILE": str(tmp_path / "own.conf")}
-    assert configured(named)["UV_DEFAULT_INDEX"] == "https://f.test/s"
-    assert configured(named | {"PIP_INDEX_URL": "https://g.test/s"})["UV_DEFAULT_INDEX"] == "https://g.test/s"
-    assert configured({"PIP_CONFIG_FILE": os.devnull}) == {}
-
-
-def test_lists_are_split_and_what_is_not_there_is_left_out(
-    configured: Callable[..., dict[str, str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "a,b"
-    folder.mkdir()
-    pip_conf(
-        tmp_path / "etc/pip.conf",
-        f"[global]\nfind-links =\n  {folder}\n  wheels\n  https://u:hush@a.test/p,q\n"
-        "extra-index-url = https://u:hush@b.test/s file:///nowhere/s\n  https://c.test/s\n",
-    )
-    assert configured() == {
-        "UV_FIND_LINKS": f"{tmp_path.as_uri()}/a%2Cb,https://u:hush@a.test/p%2Cq",
-        "UV_INDEX": "https://u:hush@b.test/s https://c.test/s",
-    }
-    said = capsys.readouterr().out
-    assert "wheels (" in said
-    assert "file:///nowhere/s" in said
-    assert "left out" in said
-    assert "hush" not in said
-
-
-def test_settings_come_first_then_uv_then_pip(configured: Callable[..., dict[str, str]], tmp_path: Path) -> None:
-    pip = {"PIP_INDEX_URL": "https://pip.test/s", "PIP_NO_INDEX": "1", "PIP_CERT": "/etc/pip.pem"}
-    assert configured(pip) == {
-        "UV_DEFAULT_INDEX": "https://pip.test/s",
-        "UV_NO_INDEX": "1",
-        "SSL_CERT_FILE": "/etc/pip.pem",
-    }
-    uv = {"UV_DEFAULT_INDEX": "https://uv.test/s", "UV_NO_INDEX": "0", "SSL_CERT_FILE": "/etc/uv.pem"}
-    assert configured(pip | uv) == {}
-    certificate = tmp_path / "own.pem"
-    certificate.write_text("")
-    assert configured(pip | uv, index_url="https://own.test/s", certificate=str(certificate)) == {
-        "UV_DEFAULT_INDEX": "https://own.test/s",
-        "SSL_CERT_FILE": str(certificate),
-    }
-    assert configured(pip, no_index=True, find_links=[str(tmp_path)]) == {
-        "UV_NO_INDEX": "1",
-        "UV_FIND_LINKS": tmp_path.as_uri(),
-        "SSL_CERT_FILE": "/etc/pip.pem",
-    }
-
-
-def test_uv_toml_that_names_sources_is_left_to_uv(configured: Callable[..., dict[str, str]], tmp_path: Path) -> None:
-    pip_conf(tmp_path / "etc/pip.conf", "[global]\nindex-url = https://pip.test/s\n")
-    pip_conf(tmp_path / "etc/uv/uv.toml", "offline = false\n")
-    assert configured() == {"UV_DEFAULT_INDEX": "https://pip.test/s"}
-    pip_conf(tmp_path / "etc/uv/uv.toml", '[[index]]\nurl = "https://uv.test/s"\n')
-    assert configured() == {}
-
-
-def test_unreadable_pip_configuration_is_one_line(configured: Callable[..., dict[str, str]], tmp_path: Path) -> None:
-    pip_conf(tmp_path / "etc/pip.conf", "index-url = https://pip.test/s\n")
-    with pytest.raises(pd_build.Fault, match=r"etc/pip\.conf"):
-        configured()
-
-
-def test_build_from_what_pip_is_configured_to(host: Host) -> None:
-    host.spec |= {"find_links": [], "no_index": False}
-    pip_conf(host.root / "pip.conf", f"[global]\nfind-links = {host.wheels}\nno-index = true\n")
-    host.environ["PIP_CONFIG_FILE"] = str(host.root / "pip.conf")
-    done = host.run()
-    assert done.returncode == 0, done.stderr
-    assert "pip.conf" in done.stdout
 
 
 # --- uv's errors -----------------------------------------------------------------------------------------

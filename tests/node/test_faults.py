@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.bin.test_build import Index, index
+from tests.bin.indexes import Index, index
 from tests.node import wheels
 from tests.node.asking import out, pids
 from tests.node.deploying import Result, broken_off, deploy

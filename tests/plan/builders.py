@@ -277,7 +277,7 @@ def servers(
     built, model = built or replace(release(), router=wanted.router), model or profile()
     rules.check(wanted, built.manifest, frozenset(), model)
     paths = Paths.of(wanted, model)
-    served = instances.workers(wanted, built, model, placement.place(wanted, found), paths)
+    served = instances.workers(wanted, built, model, placement.place(wanted.roles, found), paths)
     return (*served, instances.router(wanted, built, served, paths))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tasks.plan.bench import figures as bench
 from tasks.plan.phases.activate import jit, release_checks
-from tasks.plan.phases.runtime import build_spec, description, lock_files, patches_file, pins, uv_lock, uv_sources
+from tasks.plan.phases.runtime import build_spec, description, lock_files, patches_file, pins, uv_lock
 from tasks.plan.phases.system import directories
 from tasks.plan.phases.verify import verify_config
 from tasks.plan.plan import Plan
@@ -145,26 +145,12 @@ def test_package_sources_reach_the_builder() -> None:
     }
     spec = json.loads(build_spec(made(**given)).content)
     assert [spec[key] for key in ("index_url", "extra_index_urls", "find_links", "certificate")] == list(given.values())
+    assert spec["wheelhouse"] is None
 
 
-def test_the_installer_of_packages_comes_from_the_same_places() -> None:
-    assert uv_sources(made()) == ()
-    found = made(
-        package_index="http://mirror/simple", package_extra_indexes=["http://mirror/cpu"],
-        package_find_links=["/a", "/b"], package_certificate="/etc/ssl/mirror.pem",
-    )  # fmt: skip
-    assert uv_sources(found) == (
-        "--index-url", "http://mirror/simple", "--extra-index-url", "http://mirror/cpu",
-        "--find-links", "/a", "--find-links", "/b", "--cert", "/etc/ssl/mirror.pem",
-    )  # fmt: skip
-
-
-def test_from_a_wheel_folder_nothing_else_is_asked() -> None:
+def test_a_wheelhouse_reaches_the_builder_and_holds_both_locks_and_uv() -> None:
     found = made(package_wheelhouse="/srv/wheels")
-    spec = json.loads(build_spec(found).content)
-    assert (spec["find_links"], spec["no_index"], spec["index_url"]) == (["/srv/wheels"], True, None)
-    assert uv_sources(found) == ("--isolated", "--no-index", "--find-links", "/srv/wheels")
-    assert json.loads(build_spec(made()).content)["no_index"] is False
+    assert json.loads(build_spec(found).content)["wheelhouse"] == "/srv/wheels"
     assert {pin.name for pin in pins(found)} == {"sglang", "sglang-router", "uv"}
 
 

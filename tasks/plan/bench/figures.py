@@ -202,9 +202,7 @@ def result(plan: Plan, host: str, text: str) -> Result:
                 "driver": plan.hardware.driver or "",
             },
             "servers": [
-                {"name": worker.name, "role": worker.role, "gpus": list(worker.placement.gpus)}
-                for worker in plan.workers
-                if worker.placement
+                {"name": worker.name, "role": worker.role, "gpus": list(worker.gpus)} for worker in plan.workers
             ],
             "passes": data.get("passes"),
         },

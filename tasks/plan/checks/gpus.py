@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from tasks.plan.checks.registry import Found, Unreadable, Verdict, check, error, healthy, warning
 from tasks.plan.host.answers import HEALTH_COLUMNS, Gpu
 from tasks.plan.host.matrices import spell_number_list
-from tasks.plan.service.placement import ROLES
 from tasks.plan.service.units import is_ours
+from tasks.plan.settings.roles import ROLES
 
 LOST = "Unable to determine the device handle"  # nvidia-smi of a card that fell off the bus
 NOT_SAID = ("[N/A]", "N/A", "[Not Supported]", "[Unknown Error]", "")

@@ -7,7 +7,8 @@ import re
 from tasks.plan.checks.gpus import LOST, health, warned
 from tasks.plan.checks.registry import Found, Unreadable, Verdict, check, error, healthy, warning
 from tasks.plan.host.matrices import parse_p2p_matrix, parse_topo_matrix
-from tasks.plan.service.placement import ROLES, write_collapse
+from tasks.plan.service.instances import kv_pairs
+from tasks.plan.service.placement import write_collapse
 
 DEVICE = re.compile(r"^([0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f] ")
 
@@ -194,14 +195,6 @@ def _refused(found: Found, pairs: list[tuple[int, int]]) -> list[tuple[int, int,
     return [entry for entry in statuses if entry[2] != "OK"]
 
 
-def _groups(found: Found) -> dict[str, list[tuple[int, ...]]]:
-    groups: dict[str, list[tuple[int, ...]]] = {role: [] for role in ROLES}
-    for worker in found.plan.workers:
-        if worker.placement:
-            groups[worker.role].append(worker.placement.gpus)
-    return groups
-
-
 @check(
     "gpu/p2p/group",
     "plan",
@@ -212,7 +205,7 @@ def _groups(found: Found) -> dict[str, list[tuple[int, ...]]]:
     of_gpu=True,
 )
 def group(found: Found) -> Verdict:
-    pairs = [(a, b) for role in _groups(found).values() for gpus in role for a in gpus for b in gpus if a != b]
+    pairs = [(a, b) for worker in found.plan.workers for a in worker.gpus for b in worker.gpus if a != b]
     if not pairs:
         return healthy("one GPU a server, no peer inside")
     refused = _refused(found, pairs)
@@ -235,8 +228,8 @@ def group(found: Found) -> Verdict:
     of_gpu=True,
 )
 def transfer(found: Found) -> Verdict:
-    groups = _groups(found)
-    pairs = [(a, b) for p in groups["prefill"] for d in groups["decode"] for a in p for b in d]
+    moves = kv_pairs(found.plan.workers)
+    pairs = [(a, b) for prefill, decode in moves for a in prefill.gpus for b in decode.gpus]
     if not pairs:
         return healthy("whole servers: no KV cache moves between them")
     refused = _refused(found, pairs)

@@ -53,7 +53,7 @@ class Found:
         """Indices of the GPUs that the plan gives to a server; all of them as long as there is no plan."""
         if self.known_plan is None:
             return frozenset(gpu.index for gpu in self.gpus)
-        return frozenset(gpu for worker in self.plan.workers if worker.placement for gpu in worker.placement.gpus)
+        return frozenset(gpu for worker in self.plan.workers for gpu in worker.gpus)
 
     def text(self, name: str) -> str:
         """What a section says. Raises Unreadable where it ended badly, or said nothing."""

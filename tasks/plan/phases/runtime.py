@@ -1,4 +1,4 @@
-"""What a release is built from: locks, patches, uv and its sources, and what pd-build is told."""
+"""What a release is built from: locks, patches and uv, and what pd-build is told."""
 
 from __future__ import annotations
 
@@ -33,19 +33,6 @@ def uv_lock(plan: Plan) -> WantedFile:
     return WantedFile(f"{plan.paths.locks}/uv.txt", plan.uv_requirement.encode())
 
 
-def uv_sources(plan: Plan) -> tuple[str, ...]:
-    """pip's options for where uv comes from; () where the host's own configuration says it."""
-    settings = plan.settings
-    if settings.package_wheelhouse:
-        return ("--isolated", "--no-index", "--find-links", settings.package_wheelhouse)
-    return (
-        *(("--index-url", settings.package_index) if settings.package_index else ()),
-        *(word for url in settings.package_extra_indexes for word in ("--extra-index-url", url)),
-        *(word for place in settings.package_find_links for word in ("--find-links", place)),
-        *(("--cert", settings.package_certificate) if settings.package_certificate else ()),
-    )
-
-
 def pins(plan: Plan) -> tuple[lock.Pin, ...]:
     """Every package that this host installs: of both locks, and uv."""
     return lock.read_all(
@@ -61,7 +48,7 @@ def uv_metadata(plan: Plan) -> str:
 
 def build_spec(plan: Plan) -> WantedFile:
     """What pd-build is told."""
-    settings, wheelhouse = plan.settings, plan.settings.package_wheelhouse
+    settings = plan.settings
     servers, router = lock_files(plan)
     patches = patches_file(plan)
     spec = {
@@ -73,13 +60,14 @@ def build_spec(plan: Plan) -> WantedFile:
         "cache": plan.paths.package_cache,
         "lock": servers.path,
         "router_lock": router.path,
+        "uv_lock": uv_lock(plan).path,
         "lock_sha256": servers.sha256,
         "patches": {patch.name: patch.sha256 for patch in plan.release.patches},
         "patches_file": patches.path if patches else None,
+        "wheelhouse": settings.package_wheelhouse,
         "index_url": settings.package_index,
         "extra_index_urls": settings.package_extra_indexes,
-        "find_links": [wheelhouse] if wheelhouse else settings.package_find_links,
-        "no_index": wheelhouse is not None,
+        "find_links": settings.package_find_links,
         "certificate": settings.package_certificate,
         "pd_env": f"{plan.paths.bin}/pd-env",
         "pd_patch": f"{plan.paths.bin}/pd-patch",

@@ -114,7 +114,7 @@ def _data(text: str | None) -> Mapping[str, Any] | None:
 
 def _stale(data: Mapping[str, Any], plan: Plan, boot: str) -> str:
     """What changed since, "" for nothing."""
-    used = {gpu for worker in plan.workers if worker.placement for gpu in worker.placement.gpus}
+    used = {gpu for worker in plan.workers for gpu in worker.gpus}
     now = {
         "driver": plan.hardware.driver,
         "release": plan.release.id,

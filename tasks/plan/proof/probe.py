@@ -6,8 +6,8 @@ from typing import Any
 
 from tasks.plan.model.profile import KvBuffer, ModelProfile
 from tasks.plan.plan import Plan
-from tasks.plan.service.instances import Instance
-from tasks.plan.service.placement import Placement
+from tasks.plan.service.instances import Instance, kv_pairs
+from tasks.plan.service.placement import by_rank
 
 PROMPT = 1000  # tokens of the prompt whose transfer the report speaks of
 MIB = 1 << 20
@@ -20,7 +20,7 @@ def configuration(plan: Plan) -> dict[str, Any]:
     """What pd-probe is told, as its --help describes it."""
     device = plan.release.manifest.device
     uuids = {gpu.index: gpu.uuid for gpu in plan.hardware.gpus}
-    used = sorted({gpu for worker in plan.workers for gpu in _placement(worker).gpus})
+    used = sorted({gpu for worker in plan.workers for gpu in worker.gpus})
     return {
         "python": plan.python,
         "device": device,
@@ -32,9 +32,9 @@ def configuration(plan: Plan) -> dict[str, Any]:
             {
                 "name": worker.name,
                 "role": worker.role,
-                "gpus": list(_placement(worker).gpus),
-                "uuids": [uuids[gpu] for gpu in _placement(worker).gpus],
-                "devices": _devices(_placement(worker)),
+                "gpus": list(worker.gpus),
+                "uuids": [uuids[gpu] for gpu in worker.gpus],
+                "devices": _devices(worker),
                 "binding": list(worker.binding),
                 "environment": {variable.name: variable.value for variable in worker.environment},
             }
@@ -42,29 +42,17 @@ def configuration(plan: Plan) -> dict[str, Any]:
         ],
         "peer": {"gpus": used, "uuids": [uuids[gpu] for gpu in used], "bytes": PEER_BYTES[device]},
         "pairs": pairs(plan.workers),
-        "shapes": shapes(plan.profile, plan.settings.prefill_tensor_parallel, device)
-        if plan.settings.layout == "pd"
-        else [],
+        "shapes": shapes(plan.profile, plan.settings.prefill.tensor_parallel, device) if kv_pairs(plan.workers) else [],
     }
 
 
 def pairs(workers: tuple[Instance, ...]) -> list[dict[str, Any]]:
     """Every prefill GPU with the decode GPUs that hold its share of the KV heads, for every two servers."""
-    found = []
-    for source in (worker for worker in workers if worker.role == "prefill"):
-        for target in (worker for worker in workers if worker.role == "decode"):
-            sent, received = _placement(source).gpus, _placement(target).gpus
-            steps = max(len(sent), len(received))
-            for step in range(steps):
-                found.append(
-                    {
-                        "prefill": source.name,
-                        "decode": target.name,
-                        "from": sent[step * len(sent) // steps],
-                        "to": received[step * len(received) // steps],
-                    }
-                )
-    return found
+    return [
+        {"prefill": source.name, "decode": target.name, "from": sent, "to": received}
+        for source, target in kv_pairs(workers)
+        for sent, received in by_rank(source.gpus, target.gpus)
+    ]
 
 
 def page_bytes(buffer: KvBuffer, profile: ModelProfile, parallel: int) -> int:
@@ -94,11 +82,7 @@ def shapes(profile: ModelProfile, parallel: int, device: str) -> list[dict[str, 
     ]
 
 
-def _devices(placement: Placement) -> list[int]:
+def _devices(worker: Instance) -> list[int]:
     """The number by which each rank opens its GPU: CUDA_VISIBLE_DEVICES counts from 0 where it is set."""
-    return list(placement.gpus) if placement.contiguous else list(range(len(placement.gpus)))
-
-
-def _placement(worker: Instance) -> Placement:
-    assert worker.placement is not None
-    return worker.placement
+    contiguous = worker.placement is None or worker.placement.contiguous
+    return list(worker.gpus) if contiguous else list(range(len(worker.gpus)))

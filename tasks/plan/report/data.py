@@ -137,7 +137,7 @@ def kv_path(proof: Mapping[str, Any] | None, plan: Plan | None) -> list[Data]:
                 "alone": alone,
                 "together": together,
                 "seconds": {
-                    way: transfer_seconds(rows, plan.profile, plan.settings.prefill_tensor_parallel) if plan else None
+                    way: transfer_seconds(rows, plan.profile, plan.settings.prefill.tensor_parallel) if plan else None
                     for way, rows in (("alone", alone), ("together", together))
                 },
             }
@@ -147,7 +147,7 @@ def kv_path(proof: Mapping[str, Any] | None, plan: Plan | None) -> list[Data]:
 
 def _kv_pages(plan: Plan) -> Data:
     """What one rank sends of each page of tokens."""
-    profile, parallel = plan.profile, plan.settings.prefill_tensor_parallel
+    profile, parallel = plan.profile, plan.settings.prefill.tensor_parallel
     return {
         "tokens": profile.page_size or 1,
         "buffers": [

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tasks.plan.host.paths import Paths
 from tasks.plan.model.profile import ModelProfile
 from tasks.plan.release.manifest import Release
 from tasks.plan.service.placement import Placement
+from tasks.plan.settings.roles import LOOPBACK, PAIR, PORT_STEP, Decode, Role
 from tasks.plan.settings.settings import Settings
 
-PORT_STEP = 10  # between the ports of two servers of one role: prefill and decode sit 1 apart
-LOOPBACK = "127.0.0.1"
 # What `python -m` runs; the second is what `smg launch` runs. smg 1.13.0 took every option that the plan passes.
 ROUTER_MODULES = {"sglang-router": "sglang_router.launch_router", "smg": "smg.launch_router"}
 
@@ -32,10 +32,10 @@ class Instance:
     name: str  # prefill, decode, server, router; prefill-0, prefill-1 where there are several
     role: str
     title: str  # for people: "SGLang prefill (GPU 0-3, NUMA node 0)"
-    url: str
+    address: str  # where it is reached
     port: int
     ports: tuple[tuple[int, str], ...]  # every port it takes, with the setting that says so
-    bootstrap_port: int | None
+    bootstrap_port: int | None  # None: it runs no bootstrap server
     module: str  # what `python -m` runs
     interpreter: str  # below the release: "env/bin/python" or "router/bin/python"
     arguments: tuple[tuple[str, ...], ...]  # one line of the launch script each
@@ -45,6 +45,22 @@ class Instance:
     @property
     def unit(self) -> str:
         return f"sglang-pd-{self.name}.service"
+
+    @property
+    def url(self) -> str:
+        return f"http://{_at(self.address, self.port)}"
+
+    @property
+    def bootstrap_url(self) -> str | None:
+        return f"http://{_at(self.address, self.bootstrap_port)}" if self.bootstrap_port else None
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        return self.placement.gpus if self.placement else ()
+
+    @property
+    def is_worker(self) -> bool:
+        return self.placement is not None
 
     @property
     def words(self) -> list[str]:
@@ -67,25 +83,21 @@ def workers(
     return tuple(_worker(placement, settings, release, profile, paths) for placement in placements)
 
 
-def lone_decode(instances: tuple[Instance, ...]) -> Instance | None:
+def kv_pairs(instances: Iterable[Instance]) -> list[tuple[Instance, Instance]]:
+    """(prefill, decode): every two servers between which KV moves; none between whole servers."""
+    every = tuple(instances)
+    return [(source, target) for source in every for target in every if (source.role, target.role) == PAIR]
+
+
+def lone_decode(instances: Iterable[Instance]) -> Instance | None:
     """The decode server that every prefill server writes to; None where there are several, or none.
 
     A prefill server maps the KV cache of decode (cuda_ipc), and as long as it lives the mapping keeps that memory, also
     after decode has ended: a decode server that came back alone found 55 GB of its GPU taken and sized its KV cache to
     half (SGLang 0.5.16, NIXL 1.5.1, UCX 1.23 on H200).
     """
-    found = [instance for instance in instances if instance.role == "decode"]
-    return found[0] if len(found) == 1 else None
-
-
-def ports_of(settings: Settings, role: str, number: int) -> dict[str, int]:
-    """Setting -> port, for the ports that a server listens on."""
-    names = ["port", "dist_init_port"] + (["bootstrap_port"] if role == "prefill" else [])  # others run no bootstrap
-    return {f"{role}_{name}": settings.of_role(role, name) + number * PORT_STEP for name in names}
-
-
-def router_ports(settings: Settings) -> dict[str, int]:
-    return {name: getattr(settings, name) for name in ("router_port", "router_metrics_port")}
+    targets = {target.name: target for _, target in kv_pairs(instances)}
+    return next(iter(targets.values())) if len(targets) == 1 else None
 
 
 def router(settings: Settings, release: Release, served: tuple[Instance, ...], paths: Paths) -> Instance:
@@ -104,15 +116,13 @@ def router(settings: Settings, release: Release, served: tuple[Instance, ...], p
         ("--worker-startup-timeout-secs", str(settings.worker_ready_limit)),
         *_lines(settings.router_arguments),
     ]
-    reachable = LOOPBACK if settings.router_host in ("0.0.0.0", "::") else settings.router_host
-    reachable = f"[{reachable}]" if ":" in reachable else reachable
     return Instance(
         name="router",
         role="router",
         title=f"SGLang router (port {settings.router_port})",
-        url=f"http://{reachable}:{settings.router_port}",
+        address=LOOPBACK if settings.router_host in ("0.0.0.0", "::") else settings.router_host,
         port=settings.router_port,
-        ports=tuple((port, setting) for setting, port in router_ports(settings).items()),
+        ports=tuple((port, setting) for setting, port in settings.router_ports.items()),
         bootstrap_port=None,
         module=ROUTER_MODULES[release.router],
         interpreter=release.interpreter("router"),
@@ -127,14 +137,12 @@ def router(settings: Settings, release: Release, served: tuple[Instance, ...], p
 
 def _to_workers(served: tuple[Instance, ...]) -> list[tuple[str, ...]]:
     """The router's list of workers."""
-    if served[0].role == "server":
+    if not kv_pairs(served):
         return [("--worker-urls", *(worker.url for worker in served))]
     return [
         ("--pd-disaggregation",),
         *(
-            ("--prefill", worker.url, str(worker.bootstrap_port))
-            if worker.role == "prefill"
-            else ("--decode", worker.url)
+            ("--prefill", worker.url, str(worker.bootstrap_port)) if worker.bootstrap_port else ("--decode", worker.url)
             for worker in served
         ),
     ]
@@ -143,10 +151,9 @@ def _to_workers(served: tuple[Instance, ...]) -> list[tuple[str, ...]]:
 def _worker(
     placement: Placement, settings: Settings, release: Release, profile: ModelProfile, paths: Paths
 ) -> Instance:
-    role = placement.role
+    role = settings.roles[placement.role]
     step = placement.number * PORT_STEP
-    port, dist_init = (settings.of_role(role, name) + step for name in ("port", "dist_init_port"))
-    bootstrap = settings.of_role(role, "bootstrap_port") + step if role != "server" else None
+    ports = role.ports(placement.number)
     on_gpu = release.manifest.device == "cuda"
     arguments: list[tuple[str, ...]] = [
         ("--model-path", paths.model),
@@ -168,18 +175,17 @@ def _worker(
         if value is not None:
             arguments.append((option, str(value)))
     arguments += [
-        ("--host", LOOPBACK),
-        ("--port", str(port)),
-        ("--mem-fraction-static", _fraction(settings.of_role(role, "mem_fraction"))),
+        ("--host", role.address),
+        ("--port", str(role.port + step)),
+        ("--mem-fraction-static", _fraction(role.mem_fraction)),
         ("--context-length", str(settings.context_length)),
     ]
-    if role != "decode":
-        arguments.append(("--chunked-prefill-size", str(settings.of_role(role, "chunked_prefill"))))
-        graph = settings.server_prefill_cuda_graph if role == "server" else settings.prefill_cuda_graph
-        if on_gpu and not graph:
-            arguments += _lines(release.manifest.spelling.prefill_graph_off)
-    if role != "prefill" and on_gpu:
-        batch = str(settings.of_role(role, "cuda_graph_max_batch"))
+    if role.chunked_prefill is not None:
+        arguments.append(("--chunked-prefill-size", str(role.chunked_prefill)))
+    if role.prefill_cuda_graph is False and on_gpu:
+        arguments += _lines(release.manifest.spelling.prefill_graph_off)
+    if role.cuda_graph_max_batch is not None and on_gpu:
+        batch = str(role.cuda_graph_max_batch)
         arguments += _lines(
             [word.replace("{value}", batch) for word in release.manifest.spelling.decode_graph_max_batch]
         )
@@ -188,31 +194,32 @@ def _worker(
         *([("--speculative-algorithm", str(profile.speculative_algorithm))] if settings.speculative else []),
         *(
             [
-                ("--disaggregation-mode", role),
+                ("--disaggregation-mode", role.name),
                 ("--disaggregation-transfer-backend", settings.transfer_backend),
-                ("--disaggregation-bootstrap-port", str(bootstrap)),
+                # decode's too, where nothing listens: SGLang takes it for requests that name no port
+                ("--disaggregation-bootstrap-port", str(role.bootstrap_port + step)),
             ]
-            if role != "server"
+            if role.bootstrap_port is not None
             else []
         ),
-        ("--dist-init-addr", f"{LOOPBACK}:{dist_init}"),
+        ("--dist-init-addr", _at(role.address, role.dist_init_port + step)),
         ("--enable-metrics",),
         *_lines(profile.arguments),
-        *(_lines(profile.decode_arguments) if role == "decode" else []),
-        *_lines(settings.of_role(role, "arguments")),
+        *(_lines(profile.decode_arguments) if isinstance(role, Decode) else []),
+        *_lines(role.arguments),
     ]
     return Instance(
         name=placement.name,
-        role=role,
-        title=f"SGLang {role} ({placement.where})",
-        url=f"http://{LOOPBACK}:{port}",
-        port=port,
-        ports=tuple((port, setting) for setting, port in ports_of(settings, role, placement.number).items()),
-        bootstrap_port=bootstrap if role == "prefill" else None,
+        role=role.name,
+        title=f"SGLang {role.name} ({placement.where})",
+        address=role.address,
+        port=role.port + step,
+        ports=tuple((port, setting) for setting, port in ports.items()),
+        bootstrap_port=ports.get(f"{role.name}_bootstrap_port"),
         module="sglang.launch_server",
         interpreter=release.interpreter("env"),
         arguments=tuple(arguments),
-        environment=_environment(placement, settings, release, profile, paths),
+        environment=_environment(placement, role, settings, release, profile, paths),
         placement=placement,
     )
 
@@ -237,7 +244,7 @@ def _toolkit(release: Release, paths: Paths) -> list[Variable]:
 
 
 def _environment(
-    placement: Placement, settings: Settings, release: Release, profile: ModelProfile, paths: Paths
+    placement: Placement, role: Role, settings: Settings, release: Release, profile: ModelProfile, paths: Paths
 ) -> tuple[Variable, ...]:
     """Later ones win: ours, the settings', the model's, the role's."""
     cache = paths.release_cache(release.id)
@@ -245,7 +252,7 @@ def _environment(
         variable.name: variable
         for variable in (
             Variable("CUDA_DEVICE_ORDER", "PCI_BUS_ID", "GPU indices mean the same card as in nvidia-smi"),
-            Variable("SGLANG_HOST_IP", LOOPBACK, "ranks would register whatever address is found first"),
+            Variable("SGLANG_HOST_IP", role.address, "ranks would register whatever address is found first"),
             Variable("HF_HUB_OFFLINE", "1", "the model is on disk: no look-ups while serving"),
             Variable("HF_HOME", f"{paths.cache}/huggingface", ""),
             Variable("XDG_CACHE_HOME", cache, "JIT caches survive a restart, but serve no other release or patch"),
@@ -267,12 +274,17 @@ def _environment(
         found[name] = Variable(name, entry.value, f"{entry.reason} ({entry.source})")
     for name, value in profile.environment.items():
         found[name] = Variable(name, value, f"model {profile.name}")
-    for name, value in settings.of_role(placement.role, "environment").items():
-        found[name] = Variable(name, value, f"{placement.role}_environment")
+    for name, value in role.environment.items():
+        found[name] = Variable(name, value, f"{role.name}_environment")
     if not placement.contiguous:
         gpus = ",".join(map(str, placement.gpus))
         found["CUDA_VISIBLE_DEVICES"] = Variable("CUDA_VISIBLE_DEVICES", gpus, "GPUs that do not lie side by side")
     return tuple(found[name] for name in sorted(found))
+
+
+def _at(address: str, port: int) -> str:
+    """127.0.0.1:30000; [::1]:30000."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def _lines(words: list[str]) -> list[tuple[str, ...]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import combinations
 
@@ -11,10 +11,8 @@ from tasks.plan.errors import PlanError
 from tasks.plan.findings import Finding, Level
 from tasks.plan.host.answers import Hardware
 from tasks.plan.host.matrices import spell_number_list
-from tasks.plan.settings.settings import Settings
+from tasks.plan.settings.roles import PAIR, ROLES, Role
 
-ROLES = ("prefill", "decode", "server")
-PAIR = ROLES[:2]  # between them KV moves
 # Farthest first (legend of `nvidia-smi topo -m`), SOCKET between two NUMA nodes of one socket; NVLink beats them all.
 LINKS = ("SYS", "SOCKET", "NODE", "PHB", "PXB", "PIX")
 ONE_SWITCH = ("PIX", "PXB")  # links that stay below one host bridge
@@ -68,13 +66,8 @@ class _Server:
     node: int | None = None
 
 
-def name_of(settings: Settings, role: str, number: int) -> str:
-    """prefill; prefill-0, prefill-1 where there are several."""
-    return f"{role}-{number}" if settings.instances(role) > 1 else role
-
-
-def place(settings: Settings, hardware: Hardware) -> tuple[Placement, ...]:
-    """A placement for every worker of the layout, prefill first.
+def place(roles: Mapping[str, Role], hardware: Hardware) -> tuple[Placement, ...]:
+    """A placement for every server of the roles, in their order.
 
     Settings that name GPUs are kept and checked. The rest is the best assignment, judged in this order: a server on
     one NUMA node, else on nodes of one socket or joined by NVLink, never on others; roles on nodes of their own; each
@@ -83,32 +76,28 @@ def place(settings: Settings, hardware: Hardware) -> tuple[Placement, ...]:
     """
     host = _Host(hardware)
     known = {gpu.index for gpu in hardware.gpus}
-    named = {role: settings.of_role(role, "gpus") for role in settings.roles}
-    _check_counts(settings, hardware, known, named)
-    servers = [
-        _Server(role, number, name_of(settings, role, number), settings.of_role(role, "tensor_parallel"))
-        for role in settings.roles
-        for number in range(settings.instances(role))
-    ]
+    _check_counts(roles, hardware, known)
     fixed: dict[_Server, Gpus] = {}
     wanted: list[_Server] = []
-    for server in servers:
-        asked = settings.of_role(server.role, "numa_node")
-        if named[server.role] is not None:
-            first = server.number * server.size
-            fixed[server] = tuple(sorted(named[server.role][first : first + server.size]))
-            _check_named(server.role, fixed[server], asked, host)
-            continue
-        if asked is not None and asked not in {node.index for node in hardware.nodes}:
-            raise PlanError(
-                f"setting {server.role}_numa_node = {asked}, this host has NUMA nodes "
-                f"{', '.join(str(node.index) for node in hardware.nodes) or 'none'}"
-            )
-        wanted.append(_Server(server.role, server.number, server.name, server.size, asked))
+    for role in roles.values():
+        for number in range(role.instances):
+            server = _Server(role.name, number, role.server(number), role.tensor_parallel)
+            if role.gpus is not None:
+                first = number * server.size
+                fixed[server] = tuple(sorted(role.gpus[first : first + server.size]))
+                _check_named(role, fixed[server], host)
+            elif role.numa_node is not None and role.numa_node not in {node.index for node in hardware.nodes}:
+                raise PlanError(
+                    f"setting {role.name}_numa_node = {role.numa_node}, this host has NUMA nodes "
+                    f"{', '.join(str(node.index) for node in hardware.nodes) or 'none'}"
+                )
+            else:
+                wanted.append(replace(server, node=role.numa_node))
     found = _best(wanted, fixed, host)
     if found is None:
         raise _refusal(wanted, fixed, host)
-    every = sorted({**fixed, **found}.items(), key=lambda one: (ROLES.index(one[0].role), one[0].number))
+    order = list(roles)
+    every = sorted({**fixed, **found}.items(), key=lambda one: (order.index(one[0].role), one[0].number))
     return tuple(
         _placement(server, gpus, hardware, f"{server.role}_gpus names them")
         if server in fixed
@@ -117,19 +106,17 @@ def place(settings: Settings, hardware: Hardware) -> tuple[Placement, ...]:
     )
 
 
-def _check_counts(settings: Settings, hardware: Hardware, known: set[int], named: dict[str, list[int] | None]) -> None:
-    for role in settings.roles:
-        absent = sorted(set(named[role] or []) - known)
+def _check_counts(roles: Mapping[str, Role], hardware: Hardware, known: set[int]) -> None:
+    for role in roles.values():
+        absent = sorted(set(role.gpus or []) - known)
         if absent:
             raise PlanError(
-                f"setting {role}_gpus names GPU {absent[0]}, this host has {_indices(known)} "
+                f"setting {role.name}_gpus names GPU {absent[0]}, this host has {_indices(known)} "
                 f"({hardware.gpus[0].name}); {_row(hardware, max(known))}"
             )
-    wanted = sum(settings.instances(role) * settings.of_role(role, "tensor_parallel") for role in settings.roles)
+    wanted = sum(role.instances * role.tensor_parallel for role in roles.values())
     if wanted > len(known):
-        asks = " + ".join(
-            f"{settings.instances(r)} x {settings.of_role(r, 'tensor_parallel')} {r}" for r in settings.roles
-        )
+        asks = " + ".join(f"{role.instances} x {role.tensor_parallel} {role.name}" for role in roles.values())
         raise PlanError(
             f"the plan needs {wanted} GPUs ({asks}), this host has {len(known)}: "
             "lower *_tensor_parallel or *_instances; "
@@ -142,19 +129,19 @@ def _check_counts(settings: Settings, hardware: Hardware, known: set[int], named
         )
 
 
-def _check_named(role: str, gpus: Gpus, asked: int | None, host: _Host) -> None:
+def _check_named(role: Role, gpus: Gpus, host: _Host) -> None:
     """Raises PlanError where named GPUs do not belong together, or not on the node that is asked for."""
     first = gpus[0]
     for other in gpus:
         if not host.together(first, other):
             raise PlanError(
-                f"setting {role}_gpus = {list(gpus)} spans NUMA nodes: GPU {first} is on node {host.node[first]}, "
-                f"GPU {other} on node {host.node[other]}; {_row(host.hardware, other)}"
+                f"setting {role.name}_gpus = {list(gpus)} spans NUMA nodes: GPU {first} is on node "
+                f"{host.node[first]}, GPU {other} on node {host.node[other]}; {_row(host.hardware, other)}"
             )
-        if asked is not None and host.node[other] != asked:
+        if role.numa_node is not None and host.node[other] != role.numa_node:
             raise PlanError(
-                f"setting {role}_numa_node = {asked}, but GPU {other} of {role}_gpus is on node {host.node[other]}; "
-                f"{_row(host.hardware, other)}"
+                f"setting {role.name}_numa_node = {role.numa_node}, but GPU {other} of {role.name}_gpus is on node "
+                f"{host.node[other]}; {_row(host.hardware, other)}"
             )
 
 
@@ -288,15 +275,19 @@ def _sum(distances: Sequence[Distance]) -> Distance:
 
 
 def _writes(parts: dict[_Server, Gpus]) -> list[tuple[int, int]]:
-    """(prefill GPU, decode GPU) for all that KV moves between: rank by rank, shared out where the ranks are uneven."""
+    """(prefill GPU, decode GPU) for all that KV moves between."""
     pairs = []
     for source, sources in parts.items():
         for target, targets in parts.items():
             if (source.role, target.role) == PAIR:
-                most = max(len(sources), len(targets))
-                ranks = ((i * len(sources) // most, i * len(targets) // most) for i in range(most))
-                pairs += [(sources[a], targets[b]) for a, b in ranks]
+                pairs += by_rank(sources, targets)
     return pairs
+
+
+def by_rank(sources: Gpus, targets: Gpus) -> list[tuple[int, int]]:
+    """Every GPU with those that hold its share of the KV heads on the other side, shared out where ranks are uneven."""
+    most = max(len(sources), len(targets))
+    return [(sources[i * len(sources) // most], targets[i * len(targets) // most]) for i in range(most)]
 
 
 def kv_writes(placements: Iterable[Placement]) -> list[tuple[int, int]]:
@@ -338,7 +329,7 @@ def _rule(server: _Server, gpus: Gpus, every: dict[_Server, Gpus], host: _Host) 
         bond = "joined by NVLink" if all(link.startswith("NV") for link in links) else "of one socket"
         return f"no NUMA node has {server.size} GPUs for it, so nodes {bond}{close}"
     others = {host.node[gpu] for other, theirs in every.items() if other.role != server.role for gpu in theirs}
-    if server.role not in PAIR:
+    if not others:
         return f"one NUMA node{close}"
     apart = "both roles on it, no layout keeps them apart" if nodes & others else "roles apart"
     return f"one NUMA node, {apart}{close}"
@@ -367,7 +358,8 @@ def _refusal(wanted: list[_Server], fixed: dict[_Server, Gpus], host: _Host) -> 
         f"{_indices(gpus)} on node {'unknown' if node is None else node}" for node, gpus in by_node.items()
     )
     last = max((gpu for gpus in by_node.values() for gpu in gpus), default=host.gpus[-1])
-    share = "the other role's share" if server.role in PAIR else "server_instances"
+    alone = all(other.role == server.role for other in (*wanted, *fixed))
+    share = f"{server.role}_instances" if alone else "the other role's share"
     return PlanError(
         f"{server.role} needs {server.size} GPUs on one NUMA node, free are {have or 'none'}: "
         f"lower {server.role}_tensor_parallel, or {share}; {_row(host.hardware, last)}"

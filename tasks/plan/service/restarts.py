@@ -12,7 +12,7 @@ from tasks.plan.errors import PlanError
 from tasks.plan.host.answers import Answer
 from tasks.plan.host.paths import UNITS
 from tasks.plan.service.api_key import is_of
-from tasks.plan.service.instances import Instance, lone_decode
+from tasks.plan.service.instances import Instance, kv_pairs, lone_decode
 from tasks.plan.service.units import written_by_us
 from tasks.plan.settings.settings import Settings
 
@@ -84,7 +84,7 @@ class FoundUnits:
         """The units that run now."""
         running = {i.unit for i in instances if self.instances[i.name].active not in DOWN}
         left_over = {unit for unit in self.without_instance(instances) if self.files[unit]}
-        workers = {i.unit for i in instances if i.role != "router"}
+        workers = {i.unit for i in instances if i.is_worker}
         return Serving(tuple(sorted(running | left_over)), bool(left_over) and not running & workers)
 
 
@@ -165,16 +165,15 @@ def restarts(
         reason = reason_to_restart(wanted[instance.name], found[instance.name])
         if reason:
             reasons[instance.name] = reason
-    workers = [instance.name for instance in instances if instance.role != "router"]
+    workers = [instance.name for instance in instances if instance.is_worker]
     cause = next((name for name in workers if name in reasons), None)
-    if cause and settings.restart_scope == "pair" and settings.layout == "pd":
+    if cause and settings.restart_scope == "pair" and kv_pairs(instances):
         for name in workers:
             reasons.setdefault(name, f"restarts with {cause}: a half-replaced pair can stall")
     decode = lone_decode(instances)
     if decode and decode.name in reasons:
-        for instance in instances:
-            if instance.role == "prefill":
-                reasons.setdefault(instance.name, f"restarts with {decode.name}: it holds that one's KV cache mapped")
+        for prefill, _ in kv_pairs(instances):
+            reasons.setdefault(prefill.name, f"restarts with {decode.name}: it holds that one's KV cache mapped")
     if settings.reprove:
         for instance in instances:
             reasons.setdefault(instance.name, "starts again, it was drained for the proof")

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from tasks.plan.checks import CHECKS
-from tasks.plan.errors import PlanError, nearest
+from tasks.plan.errors import PlanError
 from tasks.plan.model.profile import ModelProfile
-from tasks.plan.proof import judgement as proof
 from tasks.plan.release.manifest import SERVED_SINCE, Manifest, unknown_arguments
-from tasks.plan.service.instances import ports_of, router_ports
-from tasks.plan.service.placement import name_of
 from tasks.plan.settings.settings import Settings
 
 LONG_CONTEXT = 8192  # tokens, above which an indexer that walks the whole maximum is slow
@@ -20,34 +16,30 @@ def check(settings: Settings, manifest: Manifest, accepted: frozenset[str], prof
     accepted: the long options that the release's server knows.
     """
     lines = []
-    for role in settings.roles:
-        parallel = settings.of_role(role, "tensor_parallel")
+    most = manifest.chunked_prefill_maximum  # upstream's sparse kernel is unguarded above it
+    for role in settings.roles.values():
+        parallel = role.tensor_parallel
         if profile.heads % parallel:
             lines.append(
-                f"setting {role}_tensor_parallel = {parallel} does not divide the {profile.heads} attention heads of "
-                f"{profile.name}: use {_shares(profile)}"
+                f"setting {role.name}_tensor_parallel = {parallel} does not divide the {profile.heads} attention "
+                f"heads of {profile.name}: use {_shares(profile)}"
             )
         elif not _shares_kv(profile, parallel):
             lines.append(
-                f"setting {role}_tensor_parallel = {parallel} neither divides the {profile.kv_heads} KV heads of "
+                f"setting {role.name}_tensor_parallel = {parallel} neither divides the {profile.kv_heads} KV heads of "
                 f"{profile.name} nor is a multiple of them: use {_shares(profile)}"
             )
+        if most is not None and role.chunked_prefill is not None and role.chunked_prefill > most:
+            lines.append(
+                f"setting {role.name}_chunked_prefill = {role.chunked_prefill}: SGLang {manifest.sglang} "
+                f"crashes above {most} tokens in its sparse kernel; set at most {most}"
+            )
+        lines += unknown_arguments(manifest, accepted, role.arguments, f"{role.name}_arguments")
     if settings.context_length > profile.maximum_context:
         lines.append(
             f"setting context_length = {settings.context_length}: {profile.name} ends at {profile.maximum_context}"
         )
-    most = manifest.chunked_prefill_maximum  # upstream's sparse kernel is unguarded above it
-    chunked = f"{settings.roles[0]}_chunked_prefill"
-    if most is not None and getattr(settings, chunked) > most:
-        lines.append(
-            f"setting {chunked} = {getattr(settings, chunked)}: SGLang {manifest.sglang} "
-            f"crashes above {most} tokens in its sparse kernel; set at most {most}"
-        )
     lines += _not_served(settings, manifest, profile)
-    lines += _port_clashes(settings)
-    lines += _silenced(settings)
-    for name in (f"{role}_arguments" for role in settings.roles):
-        lines += unknown_arguments(manifest, accepted, getattr(settings, name), name)
     if lines:
         raise PlanError(*lines)
 
@@ -80,41 +72,6 @@ def _not_served(settings: Settings, manifest: Manifest, profile: ModelProfile) -
             f"setting router = {settings.router!r}: release {manifest.name} has locks for "
             f"{' and '.join(manifest.routers)}"
         )
-    return lines
-
-
-def _silenced(settings: Settings) -> list[str]:
-    """Checks that cannot be silenced, or not so."""
-    lines, known = [], [*CHECKS, *proof.IDS]
-    for check, reason in settings.silenced_checks.items():
-        if check not in known:
-            lines.append(f"setting silenced_checks names no check {check!r}.{nearest(check, known)}")
-        elif check in CHECKS and CHECKS[check].never_silenced:
-            lines.append(f"setting silenced_checks: no plan can be made where {check} fails, it cannot be silenced")
-        elif not reason.strip():
-            lines.append(f"setting silenced_checks[{check!r}] gives no reason: say why it is accepted on this host")
-    return lines
-
-
-def _port_clashes(settings: Settings) -> list[str]:
-    """Ports of one host that two servers would take, or that do not exist."""
-    wanted = [
-        (name_of(settings, role, number), setting, port)
-        for role in settings.roles
-        for number in range(settings.instances(role))
-        for setting, port in ports_of(settings, role, number).items()
-    ]
-    wanted += [("router", setting, port) for setting, port in router_ports(settings).items()]
-    taken: dict[int, tuple[str, str]] = {}
-    lines = []
-    for name, setting, port in wanted:
-        if port > 65535:
-            lines.append(f"{name} would take port {port} ({setting}): ports end at 65535")
-        elif port in taken:
-            other, named = taken[port]
-            lines.append(f"port {port} is asked for twice: by {other} ({named}) and by {name} ({setting})")
-        else:
-            taken[port] = (name, setting)
     return lines
 
 

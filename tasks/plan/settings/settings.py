@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import combinations
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from tasks.plan.errors import PlanError, nearest, without_passwords
+from tasks.plan.settings.roles import KINDS, LOOPBACK, ROLES, Count, Decode, Port, Prefill, Role, Server
 
-Port = Annotated[int, Field(ge=1, le=65535)]
 Seconds = Annotated[int, Field(ge=1)]
-Fraction = Annotated[float, Field(gt=0.0, lt=1.0)]
 Gigabytes = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
-GpuList = Annotated[list[Annotated[int, Field(ge=0)]] | None, Field(min_length=1)]
 # Paths stand in units and scripts as they are: nothing that systemd or a shell would read in another way.
 AbsolutePath = Annotated[str, Field(pattern=r"^/[A-Za-z0-9_.+@:,=/-]*[A-Za-z0-9_.+@:,=-]$")]
 Interpreter = Annotated[str, Field(pattern=r"^/([A-Za-z0-9_.+@=-]+/)+bin/python[0-9.]*$|^/bin/python[0-9.]*$")]
-Arguments = list[str]
 # `--data NAME=1,16` arrives as text, `--data NAME=1` as a number.
 Loads = Annotated[
     list[Annotated[str, Field(pattern=r"^[1-9][0-9]*/[1-9][0-9]*$")]],
@@ -41,7 +38,6 @@ Python = Annotated[Literal["auto", "3.11", "3.12"], BeforeValidator(lambda v: st
 PYINFRA_KEY = re.compile(r"^(_|ssh_|docker_|dockerssh_|chroot_|vagrant_|terraform_|fake_)")
 VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 KEY_OPTION = re.compile(r"--([a-z-]+-)?api-k")  # argparse takes beginnings of options too
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class Variable(BaseModel):
@@ -55,7 +51,7 @@ class Variable(BaseModel):
 
 
 class Settings(BaseModel):
-    """One attribute per setting; group_data/all.py holds defaults, units and meanings."""
+    """One attribute per setting, those of a role in its own; group_data/all.py holds defaults, units and meanings."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -91,43 +87,9 @@ class Settings(BaseModel):
 
     layout: Literal["pd", "single", "data_parallel"]
 
-    prefill_instances: Count
-    prefill_tensor_parallel: Count
-    prefill_gpus: GpuList
-    prefill_numa_node: Annotated[int, Field(ge=0)] | None
-    prefill_port: Port
-    prefill_bootstrap_port: Port
-    prefill_dist_init_port: Port
-    prefill_mem_fraction: Fraction
-    prefill_chunked_prefill: Annotated[int, Field(ge=1)]
-    prefill_cuda_graph: bool
-    prefill_arguments: Arguments
-    prefill_environment: dict[str, str]
-
-    decode_instances: Count
-    decode_tensor_parallel: Count
-    decode_gpus: GpuList
-    decode_numa_node: Annotated[int, Field(ge=0)] | None
-    decode_port: Port
-    decode_bootstrap_port: Port
-    decode_dist_init_port: Port
-    decode_mem_fraction: Fraction
-    decode_cuda_graph_max_batch: Count
-    decode_arguments: Arguments
-    decode_environment: dict[str, str]
-
-    server_instances: Count
-    server_tensor_parallel: Count
-    server_gpus: GpuList
-    server_numa_node: Annotated[int, Field(ge=0)] | None
-    server_port: Port
-    server_dist_init_port: Port
-    server_mem_fraction: Fraction
-    server_chunked_prefill: Annotated[int, Field(ge=1)]
-    server_prefill_cuda_graph: bool
-    server_cuda_graph_max_batch: Count
-    server_arguments: Arguments
-    server_environment: dict[str, str]
+    prefill: Prefill
+    decode: Decode
+    server: Server
 
     speculative: bool
     pcie_ipc_allreduce: bool
@@ -144,7 +106,7 @@ class Settings(BaseModel):
     router_health_successes: Count
     router_breaker_seconds: Seconds
     router_api_key_env: str | None
-    router_arguments: Arguments
+    router_arguments: list[str]
     router_environment: dict[str, str]
 
     worker_ready_limit: Seconds
@@ -196,47 +158,36 @@ class Settings(BaseModel):
     bench_repeats: Count
     bench_limit: Seconds
 
-    @field_validator(
-        "minimum_free_disk_gb",
-        "minimum_memory_gb_per_gpu",
-        "minimum_shm_gb",
-        "prefill_mem_fraction",
-        "decode_mem_fraction",
-        "server_mem_fraction",
-        "peer_minimum_gbps",
-        "kv_minimum_gbps",
-        "kv_minimum_share",
-        "kv_together_minimum_gbps",
-        mode="before",
-    )
-    @classmethod
-    def _whole_numbers_are_numbers(cls, value: object) -> object:
-        return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-    def of_role(self, role: str, name: str) -> Any:
-        """The setting `name` of a role: of_role("prefill", "port") is prefill_port."""
-        return getattr(self, f"{role}_{name}")
+    @property
+    def roles(self) -> dict[str, Role]:
+        """Those of the layout by name, in the order of the plan."""
+        of_layout: dict[str, tuple[Role, ...]] = {
+            "pd": (self.prefill, self.decode),
+            "single": (self.server.model_copy(update={"instances": 1}),),
+            "data_parallel": (self.server,),
+        }
+        return {role.name: role for role in of_layout[self.layout]}
 
     @property
-    def roles(self) -> tuple[str, ...]:
-        """Of the workers, in the order of the plan."""
-        return ("prefill", "decode") if self.layout == "pd" else ("server",)
+    def router_ports(self) -> dict[str, int]:
+        """Setting -> TCP port."""
+        return {"router_port": self.router_port, "router_metrics_port": self.router_metrics_port}
 
-    def instances(self, role: str) -> int:
-        """Servers of a role of this layout."""
-        return 1 if self.layout == "single" else int(self.of_role(role, "instances"))
+
+SINGLE = [name for name in Settings.model_fields if name not in ROLES]
+NAMES = [*SINGLE, *(name for kind in KINDS for name in kind.settings())]  # as group_data has them
 
 
 def load(data: Mapping[str, object]) -> Settings:
     """Settings from a host's merged data. Raises PlanError with one line for each fault."""
-    known = list(Settings.model_fields)
     given = {key: value for key, value in data.items() if not PYINFRA_KEY.match(key)}
     lines = [
-        f"unknown setting {key} = {given[key]!r}: it is not in group_data/all.py.{nearest(key, known)}"
-        for key in sorted(given.keys() - set(known))
+        f"unknown setting {key} = {given[key]!r}: it is not in group_data/all.py.{nearest(key, NAMES)}"
+        for key in sorted(given.keys() - set(NAMES))
     ]
+    roles = {kind.name: {name: given[name] for name in kind.settings() if name in given} for kind in KINDS}
     try:
-        settings = Settings.model_validate({key: value for key, value in given.items() if key in known})
+        settings = Settings.model_validate({**{name: given[name] for name in SINGLE if name in given}, **roles})
     except ValidationError as error:
         lines += [_line(dict(fault), given) for fault in error.errors()]
         raise PlanError(*lines) from None
@@ -247,10 +198,10 @@ def load(data: Mapping[str, object]) -> Settings:
 
 
 def _line(fault: Mapping[str, Any], given: Mapping[str, object]) -> str:
-    name = str(fault["loc"][0])
-    if fault["type"] == "missing" and len(fault["loc"]) == 1:
+    name, *inner = fault["loc"][1:] if fault["loc"][0] in ROLES else fault["loc"]
+    if fault["type"] == "missing" and not inner:
         return f"setting {name} is missing: group_data/all.py should hold its default"
-    inside = "".join(f"[{part!r}]" for part in fault["loc"][1:] if part in _keys(given.get(name)))
+    inside = "".join(f"[{part!r}]" for part in inner if part in _keys(given.get(name)))
     message = str(fault["msg"])
     message = message[:1].lower() + message[1:]
     return without_passwords(f"setting {name}{inside} = {given.get(name)!r}: {message}")
@@ -315,13 +266,17 @@ def _contradictions(settings: Settings) -> list[str]:
         lines.append(
             f'setting patches = {settings.patches!r}: nothing is placed into environment = "existing"; leave it out'
         )
-    if settings.environment == "existing" and settings.patches:
-        lines.append('setting patches: nothing is placed into an environment = "existing"; leave one of them out')
     for name in ("existing_python", "existing_router_python", "existing_paths"):
         if settings.environment == "release" and getattr(settings, name):
             lines.append(f'setting {name} is read with environment = "existing" only: set that, or leave {name} out')
-    for scope in (f"{role}_environment" for role in ("worker", "prefill", "decode", "server", "router")):
-        for name, entry in getattr(settings, scope).items():
+    every_role = (settings.prefill, settings.decode, settings.server)
+    environments: dict[str, Mapping[str, str | Variable]] = {
+        "worker_environment": settings.worker_environment,
+        **{f"{role.name}_environment": role.environment for role in every_role},
+        "router_environment": settings.router_environment,
+    }
+    for scope, environment in environments.items():
+        for name, entry in environment.items():
             value = entry.value if isinstance(entry, Variable) else entry
             written = f"{value}{entry.reason}{entry.source}" if isinstance(entry, Variable) else value
             if not VARIABLE.fullmatch(name):
@@ -340,44 +295,68 @@ def _contradictions(settings: Settings) -> list[str]:
                 f"setting package_wheelhouse = {settings.package_wheelhouse!r} means that folder alone: "
                 f"leave out {' and '.join(others)}"
             )
-    if settings.layout == "data_parallel" and settings.server_instances < 2:
+    if settings.layout == "data_parallel" and settings.server.instances < 2:
         lines.append(
             'setting layout = "data_parallel" with server_instances = 1: one server is layout "single", '
             "else set server_instances to 2 or more"
         )
-    for role in settings.roles:
-        gpus, parallel = settings.of_role(role, "gpus"), settings.of_role(role, "tensor_parallel")
-        instances = settings.instances(role)
-        asked = "layout single has" if settings.layout == "single" else f"{role}_instances"
-        if gpus is not None and len(gpus) != instances * parallel:
+    roles = tuple(settings.roles.values())
+    for role in roles:
+        wanted, gpus = role.instances * role.tensor_parallel, role.gpus
+        asked = "layout single has" if settings.layout == "single" else f"{role.name}_instances"
+        if gpus is not None and len(gpus) != wanted:
             lines.append(
-                f"setting {role}_gpus names {len(gpus)} GPUs, but {asked} {instances} x "
-                f"{role}_tensor_parallel {parallel} needs {instances * parallel}"
+                f"setting {role.name}_gpus names {len(gpus)} GPUs, but {asked} {role.instances} x "
+                f"{role.name}_tensor_parallel {role.tensor_parallel} needs {wanted}"
             )
         if gpus is not None and len(set(gpus)) != len(gpus):
-            lines.append(f"setting {role}_gpus = {gpus}: a GPU is named twice")
-    both = sorted(set(settings.prefill_gpus or []) & set(settings.decode_gpus or []))
-    if both:
-        lines.append(
-            f"settings prefill_gpus and decode_gpus both name GPU {', '.join(map(str, both))}: give it to one role"
-        )
+            lines.append(f"setting {role.name}_gpus = {gpus}: a GPU is named twice")
+    for one, other in combinations(roles, 2):
+        if both := sorted(set(one.gpus or []) & set(other.gpus or [])):
+            lines.append(
+                f"settings {one.name}_gpus and {other.name}_gpus both name GPU {', '.join(map(str, both))}: "
+                "give it to one role"
+            )
+    arguments = {f"{role.name}_arguments": role.arguments for role in roles}
+    for name, words in (*arguments.items(), ("router_arguments", settings.router_arguments)):
+        for option in (word.partition("=")[0] for word in words if KEY_OPTION.match(word)):
+            lines.append(  # its value is not shown either
+                f"setting {name} holds {option}: any user of the host reads arguments; the key that clients must send "
+                "comes by router_api_key_env"
+            )
     if settings.model_hub is not None and "@" in settings.model_hub:  # not shown: it may be a password
         lines.append("setting model_hub holds credentials, and any user of the host would see them: name one without")
-    for name in ("prefill_arguments", "decode_arguments", "server_arguments", "router_arguments"):
-        for word in getattr(settings, name):
-            if KEY_OPTION.match(word):  # its value is not shown either
-                lines.append(
-                    f"setting {name} holds {word.partition('=')[0]}: any user of the host reads arguments; "
-                    "the key that clients must send comes by router_api_key_env"
-                )
+    lines += _port_clashes(settings)
     lines += _driver_contradictions(settings)
     for name in ("router_host", "router_metrics_host"):
         host = getattr(settings, name)
-        if host not in LOOPBACK and settings.router_api_key_env is None:
+        if host not in (LOOPBACK, "::1", "localhost") and settings.router_api_key_env is None:
             lines.append(
                 f"setting {name} = {host!r} listens beyond loopback: set router_api_key_env too, "
                 "the name of a variable in your environment that holds the key"
             )
+    return lines
+
+
+def _port_clashes(settings: Settings) -> list[str]:
+    """Ports of one host that two servers would take, or that do not exist."""
+    wanted = [
+        (role.server(number), setting, port)
+        for role in settings.roles.values()
+        for number in range(role.instances)
+        for setting, port in role.ports(number).items()
+    ]
+    wanted += [("router", setting, port) for setting, port in settings.router_ports.items()]
+    taken: dict[int, tuple[str, str]] = {}
+    lines = []
+    for name, setting, port in wanted:
+        if port > 65535:
+            lines.append(f"{name} would take port {port} ({setting}): ports end at 65535")
+        elif port in taken:
+            other, named = taken[port]
+            lines.append(f"port {port} is asked for twice: by {other} ({named}) and by {name} ({setting})")
+        else:
+            taken[port] = (name, setting)
     return lines
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from tasks.plan.checks.silenced import check_silenced
 from tasks.plan.errors import PlanError
-from tasks.plan.service import rules
-from tests.plan.builders import manifest, profile, settings
+from tasks.plan.proof.judgement import IDS
+from tests.plan.builders import settings
 
 
 def lines(silenced: dict[str, str]) -> tuple[str, ...]:
     try:
-        rules.check(settings(silenced_checks=silenced), manifest(), frozenset(), profile())
+        check_silenced(settings(silenced_checks=silenced).silenced_checks, IDS)
     except PlanError as error:
         return error.lines
     return ()

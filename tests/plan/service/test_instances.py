@@ -286,6 +286,24 @@ def test_every_variable_stands_once_in_order() -> None:
     assert names == sorted(set(names))
 
 
+# ---- address
+
+
+def test_the_address_of_a_role_is_where_its_servers_listen_and_are_reached() -> None:
+    wanted = settings()
+    elsewhere = wanted.prefill.model_copy(update={"address": "fd00::7"})
+    found = {
+        each.name: each for each in servers(wanted.model_copy(update={"prefill": elsewhere}), hardware(TWO_SOCKETS))
+    }
+    prefill = found["prefill"]
+    assert (prefill.url, prefill.bootstrap_url) == ("http://[fd00::7]:30000", "http://[fd00::7]:8998")
+    assert options(prefill)["--host"] == environment(prefill)["SGLANG_HOST_IP"] == "fd00::7"
+    assert options(prefill)["--dist-init-addr"] == "[fd00::7]:30335"
+    assert "127.0.0.1" not in [*prefill.words, *environment(prefill).values()]
+    assert ("--prefill", "http://[fd00::7]:30000", "8998") in found["router"].arguments
+    assert ("--decode", "http://127.0.0.1:30001") in found["router"].arguments
+
+
 # ---- router
 
 

@@ -274,5 +274,5 @@ def test_every_prefill_server_of_three_writes_to_the_one_decode(tmp_path: Path) 
 
 def test_servers_on_a_recorded_host_of_four_nodes(tmp_path: Path) -> None:
     wanted = settings(layout="data_parallel", server_instances=4, server_tensor_parallel=2)
-    placed = place(wanted, recorded("nps4", tmp_path))
+    placed = place(wanted.roles, recorded("nps4", tmp_path))
     assert len({each.numa_nodes for each in placed}) == 4

@@ -16,7 +16,7 @@ from tests.plan.builders import TWO_SOCKETS, cpus_of_node, hardware, p2p_text, s
 
 
 def placed(nodes: list[int], **changes: object) -> tuple[Placement, ...]:
-    return place(settings(**changes), hardware(nodes))
+    return place(settings(**changes).roles, hardware(nodes))
 
 
 def shares(nodes: list[int], **changes: object) -> list[tuple[str, int, tuple[int, ...], int | None]]:
@@ -29,11 +29,11 @@ def shares(nodes: list[int], **changes: object) -> list[tuple[str, int, tuple[in
 def gpus(
     nodes: list[int], links: dict[tuple[int, int], str] | None = None, slit: str = "", **changes: object
 ) -> list[tuple[int, ...]]:
-    return [p.gpus for p in place(settings(**changes), hardware(nodes, links=links or {}, distances=slit))]
+    return [p.gpus for p in place(settings(**changes).roles, hardware(nodes, links=links or {}, distances=slit))]
 
 
 def placed_with(links: dict[tuple[int, int], str], **changes: object) -> tuple[Placement, ...]:
-    return place(settings(**changes), hardware(TWO_SOCKETS, links=links))
+    return place(settings(**changes).roles, hardware(TWO_SOCKETS, links=links))
 
 
 def refused(nodes: list[int], **changes: object) -> str:
@@ -100,7 +100,7 @@ def test_unknown_nodes_are_not_bound() -> None:
 
 def test_a_node_without_cpus_is_not_bound() -> None:
     found = dataclasses.replace(hardware([0, 1]), nodes=())
-    assert [p.numa_nodes for p in place(settings(**ONE_EACH), found)] == [(), ()]
+    assert [p.numa_nodes for p in place(settings(**ONE_EACH).roles, found)] == [(), ()]
 
 
 def test_the_same_host_gives_the_same_placement() -> None:
@@ -230,7 +230,7 @@ def test_nothing_is_better_than_what_is_found(
     ]
     prices = [price(parts, nodes, links) for parts in everything(servers, frozenset(range(len(nodes))), nodes)]  # type: ignore[arg-type]
     try:
-        found = place(settings(**wanted), hardware(nodes, links=links))
+        found = place(settings(**wanted).roles, hardware(nodes, links=links))
     except PlanError:
         assert prices == []
         return
@@ -248,19 +248,19 @@ NPS2 = "0 10 12 32 32\n1 12 10 32 32\n2 32 32 10 12\n3 32 32 12 10"
 
 
 def test_eight_nodes_of_one_gpu_bind_to_the_nodes_of_a_socket() -> None:
-    prefill, decode = place(settings(), hardware(list(range(8)), distances=NPS4))
+    prefill, decode = place(settings().roles, hardware(list(range(8)), distances=NPS4))
     assert (prefill.gpus, prefill.nodes, decode.gpus, decode.nodes) == ((0, 1, 2, 3), "0-3", (4, 5, 6, 7), "4-7")
     assert "no NUMA node has 4 GPUs for it, so nodes of one socket" in prefill.rule
     assert prefill.where == "GPU 0-3, NUMA nodes 0-3"
 
 
 def test_two_gpus_on_each_of_four_nodes() -> None:
-    found = place(settings(), hardware([0, 0, 1, 1, 2, 2, 3, 3], distances=NPS2))
+    found = place(settings().roles, hardware([0, 0, 1, 1, 2, 2, 3, 3], distances=NPS2))
     assert [(p.gpus, p.numa_nodes) for p in found] == [((0, 1, 2, 3), (0, 1)), ((4, 5, 6, 7), (2, 3))]
 
 
 def test_a_server_that_fits_on_one_node_stays_there() -> None:
-    found = place(settings(**TWO_EACH), hardware([0, 0, 1, 1, 2, 2, 3, 3], distances=NPS2))
+    found = place(settings(**TWO_EACH).roles, hardware([0, 0, 1, 1, 2, 2, 3, 3], distances=NPS2))
     assert [p.numa_nodes for p in found] == [(0,), (1,)]
 
 
@@ -271,21 +271,21 @@ def test_the_matrix_tells_a_socket_where_there_are_no_distances() -> None:
 
 def test_sockets_of_several_nodes_are_not_mixed() -> None:
     found = hardware([0, 0, 0, 1, 2, 2, 2, 3], distances=NPS2)
-    assert [p.gpus for p in place(settings(), found)] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert [p.gpus for p in place(settings().roles, found)] == [(0, 1, 2, 3), (4, 5, 6, 7)]
     with pytest.raises(PlanError, match="prefill needs 6 GPUs on one NUMA node"):
-        place(settings(**sizes(6, 2)), found)
+        place(settings(**sizes(6, 2)).roles, found)
 
 
 def test_nvlink_joins_sockets() -> None:
     links = {(a, b): "NV18" for a in range(8) for b in range(a + 1, 8)}
-    prefill, decode = place(settings(**sizes(6, 2)), hardware(TWO_SOCKETS, links=links))
+    prefill, decode = place(settings(**sizes(6, 2)).roles, hardware(TWO_SOCKETS, links=links))
     assert (prefill.numa_nodes, decode.numa_nodes) == ((0, 1), (1,))
     assert "nodes joined by NVLink" in prefill.rule
 
 
 def test_named_gpus_may_lie_on_nodes_of_one_socket() -> None:
     wanted = settings(prefill_gpus=[4, 5, 6, 7])
-    assert [p.nodes for p in place(wanted, hardware(list(range(8)), distances=NPS4))] == ["4-7", "0-3"]
+    assert [p.nodes for p in place(wanted.roles, hardware(list(range(8)), distances=NPS4))] == ["4-7", "0-3"]
 
 
 # ---- named by settings
@@ -389,13 +389,13 @@ def test_gpus_and_node_that_disagree_name_both_settings() -> None:
 def test_without_a_matrix_the_line_says_so() -> None:
     found = dataclasses.replace(hardware([0, 1]), topo=None)
     with pytest.raises(PlanError, match="the host gave no topology matrix"):
-        place(settings(), found)
+        place(settings().roles, found)
 
 
 def test_a_matrix_of_other_gpus_than_the_list() -> None:
     found = hardware(TWO_SOCKETS, topo=Answer(0, topo_text(TWO_SOCKETS[:7])))
     with pytest.raises(PlanError, match=r"nvidia-smi lists GPU 0-7, but its matrix \(topo -m\) GPU 0-6"):
-        place(settings(**TWO_EACH), found)
+        place(settings(**TWO_EACH).roles, found)
 
 
 # ---- findings
@@ -405,13 +405,13 @@ def judged(
     links: dict[tuple[int, int], str] | None = None, nodes: list[int] = TWO_SOCKETS, p2p: str = "", **changes: object
 ) -> dict[str, Finding]:
     found = hardware(nodes, links=links or {}, p2p=Answer(0, p2p or p2p_text(len(nodes))))
-    finding = write_collapse(place(settings(**changes), found), found)
+    finding = write_collapse(place(settings(**changes).roles, found), found)
     return {finding.id: finding}
 
 
 def test_a_healthy_placement() -> None:
     assert judged()["gpu/writes/collapse"].level is Level.HEALTHY
-    [prefill, decode] = place(settings(), hardware(TWO_SOCKETS))
+    [prefill, decode] = place(settings().roles, hardware(TWO_SOCKETS))
     assert (prefill.where, decode.where) == ("GPU 0-3, NUMA node 0", "GPU 4-7, NUMA node 1")
     assert "one NUMA node, roles apart" in prefill.rule
 
@@ -463,5 +463,5 @@ def test_uneven_ranks_write_to_the_ranks_that_share_their_part() -> None:
 
 def test_without_a_matrix_it_is_incomplete_and_stops_nothing() -> None:
     found = dataclasses.replace(hardware(TWO_SOCKETS), topo=None, p2p=None)
-    finding = write_collapse(place(settings(), found), found)
+    finding = write_collapse(place(settings().roles, found), found)
     assert (finding.level, finding.stops) == (Level.INCOMPLETE, False)

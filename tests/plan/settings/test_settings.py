@@ -8,6 +8,7 @@ from pyinfra.connectors.fake import FakeConnector
 from pyinfra.connectors.ssh import SSHConnector
 
 from tasks.plan.errors import PlanError
+from tasks.plan.settings.roles import KINDS, Role
 from tasks.plan.settings.settings import load
 from tests.plan.builders import defaults, settings
 
@@ -153,9 +154,48 @@ def test_a_whole_number_where_a_fraction_is_asked_for_is_judged_as_a_number(name
         assert "less than 1" in fault(**{name: 1})
 
 
-def test_of_role_reads_the_setting_of_that_role() -> None:
-    found = settings(prefill_port=1000, decode_port=2000)
-    assert (found.of_role("prefill", "port"), found.of_role("decode", "port")) == (1000, 2000)
+# ---- roles
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_setting_of_a_role_is_a_field_of_that_role(kind: type[Role]) -> None:
+    """Every one of group_data/all.py that begins with the role's name, and no field that it does not have."""
+    assert {name for name in defaults() if name.startswith(f"{kind.name}_")} == set(kind.settings())
+    role, other = (getattr(settings(**{f"{kind.name}_port": port}), kind.name) for port in (1000, 2000))
+    assert (role.port, other.port) == (1000, 2000)
+    assert settings(**{f"{kind.name}_mem_fraction": 0.31}) != settings()
+
+
+@pytest.mark.parametrize(
+    ("layout", "servers"),
+    [("pd", {"prefill": 3, "decode": 1}), ("single", {"server": 1}), ("data_parallel", {"server": 2})],
+)
+def test_a_layout_is_which_roles_exist(layout: str, servers: dict[str, int]) -> None:
+    found = settings(layout=layout, prefill_instances=3).roles
+    assert {name: role.instances for name, role in found.items()} == servers
+
+
+@pytest.mark.parametrize("name", ["decode_chunked_prefill", "prefill_cuda_graph_max_batch", "server_bootstrap_port"])
+def test_what_only_another_role_has_is_unknown(name: str) -> None:
+    assert f"unknown setting {name} = 1" in fault(**{name: 1})
+
+
+@pytest.mark.parametrize("name", ["prefill", "decode_address", "decode_name", "server_role"])
+def test_what_a_role_has_beside_its_settings_is_none(name: str) -> None:
+    assert f"unknown setting {name} = 1" in fault(**{name: 1})
+
+
+@pytest.mark.parametrize("name", ["prefill_port", "prefill_cuda_graph", "server_prefill_cuda_graph"])
+def test_a_missing_setting_of_a_role_has_its_flat_name(name: str) -> None:
+    data = defaults()
+    del data[name]
+    with pytest.raises(PlanError, match=f"setting {name} is missing"):
+        load(data)
+
+
+def test_other_layouts_settings_are_left_alone_where_they_only_contradict_each_other() -> None:
+    same = {"prefill_gpus": [0, 1, 2, 3], "decode_gpus": [0, 1, 2, 3], "decode_port": 30000}
+    assert list(settings(layout="single", **same).roles) == ["server"]
 
 
 # ---- contradictions between settings
@@ -204,7 +244,7 @@ def test_expandable_segments_with_nixl(scope: str, value: str) -> None:
 
 def test_expandable_segments_without_nixl_are_a_choice() -> None:
     given = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-    assert settings(transfer_backend="mooncake", decode_environment=given).decode_environment == given
+    assert settings(transfer_backend="mooncake", decode_environment=given).decode.environment == given
 
 
 @pytest.mark.parametrize("name", ["1ST", "A-B", "A B", "A=B", "", "A\n"])
@@ -223,6 +263,11 @@ def test_a_variable_with_a_line_break_anywhere(field: str) -> None:
     assert "line break" in fault(worker_environment={"A": variable})
 
 
+def test_patches_for_an_environment_that_is_there_are_one_fault() -> None:
+    line = fault(environment="existing", existing_python="/opt/env/bin/python3", patches=["shim"])
+    assert line.startswith("setting patches = ['shim']: nothing is placed into environment")
+
+
 @pytest.mark.parametrize(
     "data",
     [{"model_hub": "https://me:password@hub.example"}, {"package_index": ["https://me:password@pypi.example/simple"]}],
@@ -236,8 +281,9 @@ def test_a_refusal_shows_no_password(data: dict[str, object]) -> None:
 @pytest.mark.parametrize("role", ["prefill", "decode", "server", "router"])
 @pytest.mark.parametrize("words", [["--api-key", "of-mine"], ["--api-key=of-mine"], ["--tenant-api-key", "of-mine"]])
 def test_a_key_among_arguments_is_refused_unshown(role: str, words: list[str]) -> None:
+    layout = "single" if role == "server" else "pd"
     with pytest.raises(PlanError) as error:
-        settings(**{f"{role}_arguments": words})
+        settings(layout=layout, **{f"{role}_arguments": words})
     (line,) = error.value.lines
     assert line.startswith(f"setting {role}_arguments holds --") and "router_api_key_env" in line
     assert "of-mine" not in line
