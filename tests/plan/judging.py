@@ -11,6 +11,7 @@ from tasks.plan.checks import CHECKS, Found
 from tasks.plan.findings import Finding
 from tasks.plan.host import answers as reading
 from tasks.plan.host.answers import Answer
+from tasks.plan.phases.system import directories
 from tasks.plan.plan import Plan
 from tasks.plan.settings.settings import Settings
 from tests.node import hardware as recorded_hardware
@@ -119,7 +120,7 @@ def place(path: str, *parts: str) -> str:
 
 
 def places(made: Plan, *parts: str) -> dict[str, Answer]:
-    return {f"place {one.path}": Answer(0, place(one.path, *parts)) for one in made.directories}
+    return {f"place {one.path}": Answer(0, place(one.path, *parts)) for one in directories(made)}
 
 
 def found(

@@ -11,6 +11,7 @@ import pytest
 from tasks.facts.planned import Planned
 from tasks.plan.findings import Finding, Level
 from tasks.plan.host import answers as reading
+from tasks.plan.phases.system import directories
 from tests.plan.builders import settings
 from tests.plan.judging import CHECKS, found, places
 
@@ -88,7 +89,7 @@ def test_the_groups_name_may_be_another_one() -> None:
     parts = [part.replace(" sglang sglang", " sglang users").replace("root sglang", "root users") for part in OURS]
     said = CHECKS[CHECK].finding(found({**user, **places(made, *parts)}, made=made))  # type: ignore[dict-item]
     assert said.level is Level.HEALTHY, said
-    assert {one.group for one in made.directories} == {"root", "users"}
+    assert {one.group for one in directories(made)} == {"root", "users"}
 
 
 def test_the_shell_tells_what_is_there(tmp_path: Path) -> None:
