@@ -118,7 +118,7 @@ def read_units(sections: Mapping[str, Answer], instances: tuple[Instance, ...], 
         )
     files, foreign = {}, []
     for line in text("files").splitlines():
-        unit, state, encoded = line.split(" ")
+        unit, state, encoded = [*line.rsplit(" ", 2), "", ""][:3]
         content = base64.b64decode(encoded).decode(errors="replace")
         if written_by_us(unit, content):
             files[unit] = state not in DOWN

@@ -255,7 +255,7 @@ def test_a_unit_that_is_not_enabled(state: str) -> None:
     ],
 )
 def test_a_file_with_another_name_is_no_unit_of_ours(name: str) -> None:
-    units = read_units(sections(files=Answer(0, f"{name} active")), INSTANCES, TARGET)
+    units = read_units(sections(files=lying({name: "active"})), INSTANCES, TARGET)
     assert units.without_instance(INSTANCES) == []
 
 
