@@ -2,5 +2,5 @@
 
 from pyinfra import config
 
-# One failed host ends the run: a router must not come up over a dead worker. Raise it with --fail-percent.
+# One failed host ends the run: a router must not come up over a dead worker. Raise the limit with --fail-percent.
 config.FAIL_PERCENT = 0

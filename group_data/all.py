@@ -206,7 +206,7 @@ gpu_idle_memory_mib = 1024
 maximum_corrected_sram_errors = 10_000  # since the driver was loaded; from Azure HPC health checks
 maximum_corrected_dram_errors = 20_000_000  # the same
 # Xids that stop a run when the kernel logged one since boot: the list of Azure HPC health checks; 8, 154 and 175 from
-# public reports.
+# public reports, 95 from NVIDIA's Xid catalogue.
 failing_xids = [8, 48, 56, 57, 58, 62, 63, 64, 65, 68, 69, 73, 74, 79, 80, 81, 92, 95, 119, 120, 154, 175]
 maximum_clock_skew_s = 60  # seconds between the host's clock and yours; more is a warning
 

@@ -13,14 +13,11 @@ from tasks.plan.host.answers import FABRIC_COLUMNS, GPU_COLUMNS, HEALTH_COLUMNS
 _SCRIPT = r"""
 gpus_on_bus() { cards class 0 | awk '$2 ~ /^0x03/ {print $1}'; }
 said_of_cards='^(WARNING: infoROM is corrupted|Unable to determine the device handle) .*'
-# smi QUESTION...: into _said and _s, of the fact's own shell. asked NAME QUESTION...: a section of it.
-smi() { _said=${hung-} _s=124
-  [ -z "${hung-}" ] || return
-  _s=127
-  command -v nvidia-smi >/dev/null || return
+smi() { [ -z "${hung-}" ] || { echo "$hung"; return 124; }
+  command -v nvidia-smi >/dev/null || return 127
   _limit=$((30 + 10 * $(gpus_on_bus | grep -c .)))
   _said=$(limit "$_limit" nvidia-smi "$@" 2>&1); _s=$?
-  case $_s in 124 | 137) hung="no answer within $_limit s" _said="no answer within $_limit s"; return ;; esac
+  case $_s in 124 | 137) hung="no answer within $_limit s"; echo "$hung"; return $_s ;; esac
   _of_cards=$(printf '%s\n' "$_said" | grep -E "$said_of_cards")
   _good=$(printf '%s\n' "$_said" | grep -Ev "$said_of_cards")
   if [ $_s != 0 ] && [ -n "$_of_cards" ]; then
@@ -29,9 +26,9 @@ smi() { _said=${hung-} _s=124
     if [ -n "$_good" ]; then
       warned=$(printf '%s\n%s\n' "${warned-}" "$_of_cards" | grep . | sort -u) _said=$_good _s=0
     fi
-  fi; }
-told() { printf '%s\n' "$_said"; return "$_s"; }
-asked() { _name=$1; shift; smi "$@"; section "$_name" told; }
+  fi
+  printf '%s\n' "$_said"
+  return $_s; }
 fabricmanager() { command -v systemctl >/dev/null || return 127
   limit 10 systemctl show -p LoadState,ActiveState nvidia-fabricmanager.service
   command -v nv-fabricmanager >/dev/null && limit 20 nv-fabricmanager --version; true; }
@@ -44,6 +41,9 @@ cards() { for d in /sys/bus/pci/devices/*; do [ "$(cat "$d/vendor" 2>/dev/null)"
   echo "${d##*/} $(cat "$d/$1" 2>/dev/null || echo "$2")"; done; }
 driver() { cat /proc/driver/nvidia/version 2>/dev/null; true; }
 licence() { command -v modinfo >/dev/null || return 127; limit 20 modinfo -F license nvidia; }
+apps() { _apps=$(smi --query-compute-apps=pid,gpu_uuid,used_memory --format=csv,noheader,nounits); _s=$?
+  case $_s in 124 | 137) hung=1 ;; esac
+  printf '%s\n' "$_apps"; return $_s; }
 holders() { printf '%s\n' "$_apps" | cut -d, -f1 | grep -x '[0-9]*' | sort -un | while read -r p; do owner "$p"; done; }
 kernel() { _log=$(limit 20 journalctl -k -b -q -o short-monotonic --no-pager 2>/dev/null)
   if [ -z "$_log" ]; then
@@ -76,10 +76,9 @@ section memory grep -E '^Mem(Total|Available):' /proc/meminfo
 """
 
 _MATRICES = r"""
-asked topo topo -m
-asked p2p topo -p2p rw
-asked apps --query-compute-apps=pid,gpu_uuid,used_memory --format=csv,noheader,nounits
-_apps=$_said
+section topo smi topo -m
+section p2p smi topo -p2p rw
+section apps apps
 section holders holders
 section fabricmanager fabricmanager
 section warned echo "${warned-}"
@@ -96,5 +95,5 @@ class Hardware(Sections):
             "rows": "--query-remapped-rows=gpu_uuid,remapped_rows.pending,remapped_rows.failure",
             "fabric": f"--query-gpu={FABRIC_COLUMNS}",
         }
-        queries = [f"asked {name} {query} --format=csv,noheader,nounits" for name, query in asked.items()]
+        queries = [f"section {name} smi {query} --format=csv,noheader,nounits" for name, query in asked.items()]
         return "\n".join([PRELUDE, OWNER, _SCRIPT, *queries, _MATRICES])

@@ -16,12 +16,12 @@ from tasks.plan.host.answers import Answer
 
 _SECTION = re.compile(r"@@section (\S.*) ([A-Za-z0-9+/=]*) ([0-9]+)")
 
-# section NAME COMMAND...: one line with its name, output (stdout and stderr) and exit status; _status is the latter.
-#   The command runs in a subshell.
+# section NAME COMMAND...: one line with its name, output (stdout and stderr) and exit status. The command runs in this
+#   shell and keeps its variables; its output goes through a file that has no name any more.
 # limit SECONDS COMMAND...: ends with 124 or 137 where the command hangs.
-PRELUDE = r"""section() { printf '\n@@section %s ' "$1"; shift
-  { _status=$({ { "$@" 2>&1 3>&- 4>&-; echo $? >&3; } | base64 -w0 >&4; } 3>&1); } 4>&1
-  printf ' %s\n' "$_status"; }
+PRELUDE = r"""_file=$(mktemp -p /run 2>/dev/null || mktemp) && exec 8>"$_file" 9<"$_file" && rm -f "$_file" || exit 1
+section() { _name=$1; shift; "$@" >&8 2>&1; _status=$?
+  printf '\n@@section %s %s %s\n' "$_name" "$(base64 -w0 <&9)" "$_status"; }
 limit() { timeout -k 5 "$@"; }
 """
 

@@ -6,7 +6,7 @@ import shlex
 
 from tasks.facts.sections import PRELUDE, Sections
 
-# left FILE: only where nobody but root can have written it; in 7060253 its folder was the service user's.
+# left FILE: only where nobody but root can have written it; once its folder was the service user's.
 _LEFT = """
 left() { [ "$(stat -c %u "${1%/*}" "$1" 2>/dev/null | sort -u)" = 0 ] && [ -f "$1" ] && cat "$1"; true; }
 """

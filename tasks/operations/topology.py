@@ -54,8 +54,7 @@ def measure(state: State, host: Host, plan: Plan, serving: Sequence[str]) -> boo
             state, host, f"systemctl stop {shlex.quote(plan.router.unit)}; systemctl stop {shlex.join(serving)}"
         )
     run_and_log(state, host, _probe(plan))
-    measured = left_by(host, plan.settings.service_user, plan.paths.measured)
-    boot = ask(host, f"cat {BOOT_ID}")
+    measured, boot = left_by(host, plan.settings.service_user, plan.paths.measured), ask(host, f"cat {BOOT_ID}")
     found = proof.read(plan, measured or None, boot.strip(), serving=False)
     page = report.write(host.name, plan, (*plan.findings, *found.findings), found.data, found.state)
     if found.stale:

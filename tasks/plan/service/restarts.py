@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -117,8 +118,7 @@ def read_units(sections: Mapping[str, Answer], instances: tuple[Instance, ...], 
             fingerprint=_fingerprint(text(f"{instance.unit} fingerprint")),
         )
     files, foreign = {}, []
-    for line in text("files").splitlines():
-        unit, state, encoded = [*line.rsplit(" ", 2), "", ""][:3]
+    for unit, state, encoded in re.findall(r"^(\S+) (\S+) ([A-Za-z0-9+/=]*)$", text("files"), re.MULTILINE):
         content = base64.b64decode(encoded).decode(errors="replace")
         if written_by_us(unit, content):
             files[unit] = state not in DOWN

@@ -6,8 +6,8 @@ import re
 
 from tasks.plan.host.paths import UNITS
 
+_NAME = re.compile(r"sglang-pd-[a-z_]+(-[0-9]+)?\.service")  # of any server, also of versions to come
 _SERVERS = re.compile(r"sglang-pd-((?:prefill|decode|server)(?:-[0-9]+)?|router)\.service")
-_ANY = re.compile(r"sglang-pd-[a-z0-9]+(-[a-z0-9]+)*\.service")  # of servers that later versions may have too
 _MEASURING = re.compile(r"sglang-pd-(probe|bench|jit)\.service")  # transient ones, while a run waits for them
 
 
@@ -23,7 +23,7 @@ def mark(unit: str) -> str:
 
 def written_by_us(unit: str, text: str) -> bool:
     """Whether a file in /etc/systemd/system, by its name and content, is one of ours."""
-    return bool(_ANY.fullmatch(unit)) and (text.startswith(mark(unit) + "\n") or _without_mark(unit, text))
+    return bool(_NAME.fullmatch(unit)) and (text.startswith(mark(unit) + "\n") or _without_mark(unit, text))
 
 
 def _without_mark(unit: str, text: str) -> bool:
