@@ -9,9 +9,9 @@ from tasks.facts.paths import Paths
 from tasks.facts.secret import Secret
 from tasks.operations import files
 from tasks.plan.files import read_secret
-from tasks.plan.host.paths import UNITS
 from tasks.plan.phases.verify import verify_config
 from tasks.plan.plan import Plan
+from tasks.plan.service.paths import UNITS
 from tasks.support import render
 
 

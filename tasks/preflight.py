@@ -25,7 +25,6 @@ from tasks.plan.errors import PlanError
 from tasks.plan.findings import Finding, Level, Refused, error, named
 from tasks.plan.host import answers as reading
 from tasks.plan.host.answers import Answer, Hardware, System
-from tasks.plan.host.paths import Paths
 from tasks.plan.model.profile import ModelProfile
 from tasks.plan.phases.system import KERNEL_LIMITS, KERNEL_SETTINGS, debian_packages, directories
 from tasks.plan.plan import Plan
@@ -35,6 +34,7 @@ from tasks.plan.release.history import Description, History, Pin
 from tasks.plan.release.manifest import Manifest
 from tasks.plan.service import instances, placement, rules
 from tasks.plan.service.api_key import key_of
+from tasks.plan.service.paths import Paths
 from tasks.plan.settings import settings
 from tasks.plan.settings.settings import Settings
 from tasks.support import catalogue, report
@@ -208,7 +208,7 @@ def _answers_for(plan: Plan) -> Mapping[str, Answer]:
         bindings=plan.bindings,
         releases=plan.paths.releases,
         sglang=plan.release.manifest.sglang,
-        patches=plan.release.patch_request,
+        patches=plan.release.patch_list(contents=False).decode(),
         places=[directory.path for directory in directories(plan)],
         wheelhouse=plan.settings.package_wheelhouse,
     )

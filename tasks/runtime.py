@@ -24,7 +24,7 @@ def build(plan: Plan) -> None:
 
 
 def _build(plan: Plan, tools: list[WantedFile]) -> None:
-    uv, spec, patches = planned.uv_lock(plan), planned.build_spec(plan), planned.patches_file(plan)
+    uv, spec, patches = planned.uv_lock(plan), planned.build_spec(plan), planned.patch_list_file(plan)
     lock, router_lock = planned.lock_files(plan)
     placed = [*tools, uv, lock, router_lock, *([patches] if patches else []), spec, planned.description(plan)]
     metadata = planned.uv_metadata(plan)

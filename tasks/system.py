@@ -7,9 +7,9 @@ from pyinfra.api import deploy
 
 from tasks.facts.paths import Paths
 from tasks.operations import files, system
-from tasks.plan.host.paths import SYSCTL
 from tasks.plan.phases.system import directories, kernel_settings, packages
 from tasks.plan.plan import Plan
+from tasks.plan.service.paths import SYSCTL
 from tasks.support import render
 
 

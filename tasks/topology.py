@@ -8,9 +8,9 @@ from pyinfra.api import deploy
 from tasks.facts.paths import Paths
 from tasks.facts.units import Units
 from tasks.operations import files, topology
-from tasks.plan.host.paths import BOOT_ID
 from tasks.plan.plan import Plan
 from tasks.plan.proof import judgement as proof
+from tasks.plan.service.paths import BOOT_ID
 from tasks.plan.service.restarts import read_units
 from tasks.support import report
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyinfra.api import deploy
 
 from tasks.operations import verify
-from tasks.plan.host.paths import RUN
 from tasks.plan.plan import Plan
+from tasks.plan.service.paths import RUN
 
 
 @deploy("Verify")

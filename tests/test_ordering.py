@@ -12,11 +12,11 @@ import pytest
 
 from tasks.plan.driver.steps import KEYRINGS, PLACED
 from tasks.plan.host.answers import Answer
-from tasks.plan.host.paths import BOOT_ID, SYSCTL
-from tasks.plan.phases.runtime import build_spec, description, lock_files, patches_file, uv_lock, uv_metadata
+from tasks.plan.phases.runtime import build_spec, description, lock_files, patch_list_file, uv_lock, uv_metadata
 from tasks.plan.phases.system import directories
 from tasks.plan.phases.verify import verify_config
 from tasks.plan.plan import Plan
+from tasks.plan.service.paths import BOOT_ID, SYSCTL
 from tasks.support import catalogue, render
 from tests.conftest import Checkout
 from tests.plan.builders import (
@@ -81,8 +81,8 @@ def every_path(plan: Plan) -> Iterable[str]:
     yield from (directory.path for directory in directories(plan))
     yield from (file.path for file in lock_files(plan))
     yield from (f"{plan.paths.bin}/{name}" for name in catalogue.tools())
-    assert patches_file(plan) is not None
-    yield from (patches_file(plan).path, f"{plan.paths.current}/release.json")
+    assert patch_list_file(plan) is not None
+    yield from (patch_list_file(plan).path, f"{plan.paths.current}/release.json")
     yield from (f"{plan.paths.model}/{name}" for name in catalogue.bundled_model("rehearsal-qwen2"))
     yield render.target(plan).path
     for instance in plan.instances:

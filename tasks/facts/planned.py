@@ -6,8 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from tasks.facts.sections import PRELUDE, Sections
-from tasks.plan.checks.environment import NOT_BUILT
-from tasks.plan.checks.wheelhouse import NO_FOLDER
+from tasks.plan.host.answers import NO_FOLDER, NOT_BUILT
 from tasks.support.catalogue import tools
 
 _SCRIPT = r"""

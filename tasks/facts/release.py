@@ -10,9 +10,12 @@ from pyinfra.api import FactBase
 
 from tasks.support.catalogue import tools
 
+_PARTS = {f'{{"part":"{part}': part for part in ("env", "router")}  # how the line of a part begins
+
 
 class ReleaseState(FactBase[dict[str, Any] | None]):
-    """{"env": ..., "router": ...} as pd-env check prints them; None where the release is not built.
+    """{"env": ..., "router": ...} as pd-env check prints them; None where the release is not built. A part whose answer
+    cannot be read is None: the release is then repaired, as one whose check gave no answer.
 
     The checker travels with the question, so that a host whose tools were removed still answers.
     """
@@ -33,8 +36,17 @@ class ReleaseState(FactBase[dict[str, Any] | None]):
         )
 
     def process(self, output: list[str]) -> dict[str, Any] | None:
-        found = {}
+        found: dict[str, Any] = {}
         for line in output:
-            entry = json.loads(line)
-            found[entry["part"]] = entry["answer"]
-        return found
+            head, _, answer = line.partition('","answer":')
+            if head in _PARTS:
+                found[_PARTS[head]] = _object(answer.removesuffix("}"))
+        return found or None
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None

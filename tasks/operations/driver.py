@@ -16,7 +16,7 @@ from tasks.operations.progress import ask, run_and_log, say
 from tasks.operations.system import APT
 from tasks.plan.driver import steps as driver
 from tasks.plan.driver.steps import Steps
-from tasks.plan.host.paths import BOOT_ID, TARGET
+from tasks.plan.service.paths import BOOT_ID, TARGET
 
 Commands = Generator[StringCommand | FunctionCommand, None, None]
 POLL = 2.0  # seconds between two attempts to reach a host that boots

@@ -10,10 +10,10 @@ from pyinfra.api import FunctionCommand, Host, State, StringCommand, operation
 
 from tasks.operations.progress import ask, in_own_unit, left_by, run_and_log, say
 from tasks.plan.findings import Finding, Level
-from tasks.plan.host.paths import BOOT_ID
 from tasks.plan.plan import Plan
 from tasks.plan.proof import judgement as proof
 from tasks.plan.service.instances import Instance
+from tasks.plan.service.paths import BOOT_ID
 from tasks.plan.service.restarts import Serving
 from tasks.support import report
 

@@ -8,11 +8,11 @@ from typing import Any
 from tasks.plan.files import WantedFile
 from tasks.plan.findings import Finding
 from tasks.plan.host.answers import Hardware, System
-from tasks.plan.host.paths import TARGET, Paths
 from tasks.plan.model.profile import ModelProfile
 from tasks.plan.release.history import NOTHING, History, Pin
 from tasks.plan.release.manifest import Release
 from tasks.plan.service.instances import Instance, kv_pairs
+from tasks.plan.service.paths import TARGET, Paths
 from tasks.plan.service.restarts import Fingerprint
 from tasks.plan.settings.settings import Settings
 

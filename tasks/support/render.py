@@ -13,12 +13,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from tasks.plan.bench import figures as bench
 from tasks.plan.bench import page as bench_page
 from tasks.plan.files import WantedFile
-from tasks.plan.host.paths import SYSCTL, UNITS
 from tasks.plan.phases.system import kernel_settings
 from tasks.plan.plan import Plan
 from tasks.plan.report import page
 from tasks.plan.service.api_key import written
 from tasks.plan.service.instances import Instance, kv_pairs, lone_decode
+from tasks.plan.service.paths import SYSCTL, UNITS
 from tasks.plan.service.restarts import Fingerprint
 from tasks.plan.service.units import mark
 from tasks.support.catalogue import ROOT

@@ -20,7 +20,11 @@ from tests.plan.builders import overlay, release
 from tests.plan.judging import healthy_answers
 
 COUNT = 'echo "$*" >>"$ASKED"\n'
-TOLD = release(patches=[overlay(targets={"always": [{"module": "sglang.srt.x", "function": "run"}]})]).patch_request
+TOLD = (
+    release(patches=[overlay(targets={"always": [{"module": "sglang.srt.x", "function": "run"}]})])
+    .patch_list(contents=False)
+    .decode()
+)
 HANGS = "exit 124\n"  # as coreutils' timeout ends where it had to stop a command
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from tasks.plan.host import answers as reading
 from tasks.plan.host.answers import Answer, Hardware, System
-from tasks.plan.host.paths import Paths
 from tasks.plan.model.profile import ModelProfile
 from tasks.plan.plan import Plan
 from tasks.plan.proof import judgement as proof
@@ -22,6 +21,7 @@ from tasks.plan.release.manifest import Manifest, Release
 from tasks.plan.release.patches import Patch, PatchManifest
 from tasks.plan.service import instances, placement, rules
 from tasks.plan.service.instances import Instance
+from tasks.plan.service.paths import Paths
 from tasks.plan.settings import settings as settings_module
 from tasks.plan.settings.settings import Settings
 from tasks.support import catalogue
@@ -131,7 +131,6 @@ def profile(**changes: object) -> ModelProfile:
         "size_gb": 146.0,
         "heads": 64,
         "kv_heads": 1,
-        "layers": 43,
         "maximum_context": 1048576,
         "quantization": None,
         "dtype": None,

@@ -34,11 +34,9 @@ class Figures(BaseModel):
     duration: float = Field(ge=0, allow_inf_nan=False)  # seconds
     completed: int = Field(ge=0)
     output_throughput: float = Field(ge=0, allow_inf_nan=False)
-    total_throughput: float = Field(ge=0, allow_inf_nan=False)
     median_ttft_ms: float = Field(ge=0, allow_inf_nan=False)
     p99_ttft_ms: float = Field(ge=0, allow_inf_nan=False)
     median_tpot_ms: float = Field(ge=0, allow_inf_nan=False)
-    p99_tpot_ms: float = Field(ge=0, allow_inf_nan=False)
     median_itl_ms: float = Field(ge=0, allow_inf_nan=False)
     p99_itl_ms: float = Field(ge=0, allow_inf_nan=False)
 
@@ -369,9 +367,3 @@ REFERENCE: dict[str, dict[Point, dict[str, float | None]]] = {
         Point(256, 128, 64): {"output_throughput": 385.0, "median_tpot_ms": 32.0},
     },
 }
-
-
-def medians(result: Result, point: Point) -> dict[str, float]:
-    """Of each figure over the repeats, {} where the point has none."""
-    names = [name for name in Figures.model_fields if name not in ("duration", "completed")]
-    return {name: median(found) for name in names if (found := result.values(point, name))}

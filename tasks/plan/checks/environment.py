@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from tasks.plan.checks.registry import Found, Later, Unreadable, Verdict, check, error, healthy
 from tasks.plan.errors import nearest
-
-NOT_BUILT = 3  # the section's status as long as the release is not built
+from tasks.plan.host.answers import NOT_BUILT
 
 
 @check(

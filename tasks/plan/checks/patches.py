@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tasks.plan.checks.environment import NOT_BUILT
 from tasks.plan.checks.registry import Found, Later, Unreadable, Verdict, check, error, healthy
+from tasks.plan.host.answers import NOT_BUILT
 
 MISFIT = 1  # pd-patch's status
 

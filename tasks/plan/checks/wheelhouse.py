@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tasks.plan.checks.registry import Found, Verdict, check, error, healthy
+from tasks.plan.host.answers import NO_FOLDER
 from tasks.plan.phases.runtime import pins
 from tasks.plan.release import lock
 
-NO_FOLDER = 4  # the section's status where the folder is not there
 SHOWN = 3  # wheels named in the line
 
 

@@ -1,1 +1,1 @@
-"""A host: what it answered, its topology, the paths on it."""
+"""A host: what it answered, its topology."""

@@ -40,6 +40,11 @@ MISMATCH = "Driver/library version mismatch"
 T = TypeVar("T")
 
 
+# Statuses of sections of the fact Planned, beside those of the commands that they run.
+NOT_BUILT = 3  # the release is not built yet
+NO_FOLDER = 4  # the folder is not there
+
+
 @dataclass(frozen=True)
 class Answer:
     """What a command of the host printed (stdout and stderr) and its exit status."""

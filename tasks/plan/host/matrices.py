@@ -44,7 +44,6 @@ class TopoMatrix:
 class P2PMatrix:
     """`nvidia-smi topo -p2p`."""
 
-    size: int
     statuses: dict[tuple[int, int], str]
 
     def status(self, a: int, b: int) -> str:
@@ -188,7 +187,7 @@ def parse_p2p_matrix(text: str) -> P2PMatrix:
     if missing:
         raise TopologyError(f"the matrix is cut short: header {lines[start].strip()!r}, no row for GPU{missing[0]}")
     _check_diagonal(statuses, rows)
-    return P2PMatrix(len(gpus), statuses)
+    return P2PMatrix(statuses)
 
 
 def _quote(text: str) -> str:

@@ -59,7 +59,6 @@ class ModelProfile(BaseModel):
     size_gb: float
     heads: int
     kv_heads: int
-    layers: int
     maximum_context: int
     quantization: str | None
     dtype: str | None

@@ -21,11 +21,11 @@ def description(plan: Plan) -> WantedFile:
     return WantedFile(plan.paths.description(plan.release.id), Description(plan.release, plan.arguments).to_json())
 
 
-def patches_file(plan: Plan) -> WantedFile | None:
+def patch_list_file(plan: Plan) -> WantedFile | None:
     """The patches of this release, kept on the host as its locks are; None where it carries none."""
     if not plan.release.patches:
         return None
-    return WantedFile(f"{plan.paths.locks}/{plan.release.id}-patches.json", plan.release.bundle)
+    return WantedFile(f"{plan.paths.locks}/{plan.release.id}-patches.json", plan.release.patch_list())
 
 
 def uv_lock(plan: Plan) -> WantedFile:
@@ -50,7 +50,7 @@ def build_spec(plan: Plan) -> WantedFile:
     """What pd-build is told."""
     settings = plan.settings
     servers, router = lock_files(plan)
-    patches = patches_file(plan)
+    patches = patch_list_file(plan)
     spec = {
         "id": plan.release.id,
         "name": plan.release.manifest.name,

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from tasks.plan.errors import nearest
-from tasks.plan.release.patches import Patch, bundle
+from tasks.plan.release.patches import Patch, patch_list
 
 # Driver branch -> newest CUDA that it serves (CUDA release notes, toolkit driver versions).
 CUDA_OF_DRIVER = {
@@ -128,15 +128,9 @@ class Release:
         parts = {"env": self.existing.servers, "router": self.existing.router}
         return {name: part.python.rpartition("/bin/")[0] or "/" for name, part in parts.items()}
 
-    @property
-    def bundle(self) -> bytes:
-        """The patches as pd-patch is told them; b"" where there are none."""
-        return bundle(self.patches, self.manifest.sglang) if self.patches else b""
-
-    @property
-    def patch_request(self) -> str:
-        """What pd-patch needs to judge the patches, "" where there are none."""
-        return bundle(self.patches, self.manifest.sglang, contents=False).decode() if self.patches else ""
+    def patch_list(self, *, contents: bool = True) -> bytes:
+        """The release's patches as pd-patch reads them; b"" where there are none. contents: as for patch_list."""
+        return patch_list(self.patches, self.manifest.sglang, contents=contents) if self.patches else b""
 
 
 def patch_changes(wanted: Sequence[Patch], serving: str | None) -> list[str]:

@@ -225,7 +225,7 @@ def demands(patches: Iterable[Patch], sglang: str) -> list[dict[str, Any]]:
     return found
 
 
-def bundle(patches: Sequence[Patch], sglang: str, *, contents: bool = True) -> bytes:
+def patch_list(patches: Sequence[Patch], sglang: str, *, contents: bool = True) -> bytes:
     """What pd-patch is told, as JSON. contents=False leaves out what only placing needs."""
     listed = [
         {
@@ -244,12 +244,12 @@ def bundle(patches: Sequence[Patch], sglang: str, *, contents: bool = True) -> b
         }
         for patch in patches
     ]
-    told = {"sglang": sglang, "patches": listed, "demands": demands(patches, sglang)}
-    return (json.dumps(told, indent=1, ensure_ascii=False) + "\n").encode()
+    content = {"sglang": sglang, "patches": listed, "demands": demands(patches, sglang)}
+    return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def _lines(content: bytes) -> list[str] | str:
-    """Text as lines, so that a diff of the bundle can be read; anything else in base64."""
+    """Text as lines, so that a diff of the list can be read; anything else in base64."""
     try:
         return content.decode().splitlines(keepends=True)
     except UnicodeDecodeError:

@@ -41,7 +41,6 @@ class Plot:
     height: int
     left: float
     right: float
-    top: float
     bottom: float
     x: list[Tick]
     y: list[Tick]
@@ -86,7 +85,6 @@ def plot(title: str, values: Mapping[str, Mapping[int, Sequence[float]]]) -> Plo
         height=HEIGHT,
         left=LEFT,
         right=WIDTH - RIGHT,
-        top=TOP,
         bottom=HEIGHT - BOTTOM,
         x=[Tick(x(concurrency), str(concurrency)) for concurrency in sorted(every)],
         y=[Tick(y(step * number), short(step * number)) for number in range(count + 1)],

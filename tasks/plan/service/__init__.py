@@ -1,1 +1,1 @@
-"""The servers of a service: where they run, with what, and what must restart."""
+"""The servers of a service: where they run, with what, on which paths, and what must restart."""

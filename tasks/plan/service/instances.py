@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tasks.plan.host.paths import Paths
 from tasks.plan.model.profile import ModelProfile
 from tasks.plan.release.manifest import Release
+from tasks.plan.service.paths import Paths
 from tasks.plan.service.placement import Placement
 from tasks.plan.settings.roles import LOOPBACK, PAIR, PORT_STEP, Decode, Role
 from tasks.plan.settings.settings import Settings

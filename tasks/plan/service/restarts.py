@@ -11,9 +11,9 @@ from typing import Any
 
 from tasks.plan.errors import PlanError
 from tasks.plan.host.answers import Answer
-from tasks.plan.host.paths import UNITS
 from tasks.plan.service.api_key import is_of
 from tasks.plan.service.instances import Instance, kv_pairs, lone_decode
+from tasks.plan.service.paths import UNITS
 from tasks.plan.service.units import written_by_us
 from tasks.plan.settings.settings import Settings
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tasks.plan.host.paths import UNITS
+from tasks.plan.service.paths import UNITS
 
 _NAME = re.compile(r"sglang-pd-[a-z_]+(-[0-9]+)?\.service")  # of any server, also of versions to come
 _SERVERS = re.compile(r"sglang-pd-((?:prefill|decode|server)(?:-[0-9]+)?|router)\.service")

@@ -203,7 +203,7 @@ def test_the_bundle_holds_every_byte_and_only_the_targets_of_this_version() -> N
             {"module": "b", "function": "C.g", "parameters": ["self"]},
         ]
     }
-    told = json.loads(release(patches=[overlay(files=files, targets=targets)]).bundle)
+    told = json.loads(release(patches=[overlay(files=files, targets=targets)]).patch_list())
     (patch,) = told["patches"]
     text, data = patch["files"].values()
     assert {"".join(text).encode(), base64.b64decode(data)} == set(files.values())
@@ -223,9 +223,12 @@ def test_what_is_only_judged_travels_without_the_files() -> None:
         {"d.diff": b"--- a/sglang/y.py\n"},
     )
     found = release(patches=[overlay(), whole, diff])
-    assert "secret sauce" in found.bundle.decode() and "secret sauce" not in found.patch_request
-    assert "--- a/sglang/y.py" in found.patch_request
-    assert [one["line"] for one in json.loads(found.bundle)["demands"]] == [
+    assert (
+        "secret sauce" in found.patch_list().decode()
+        and "secret sauce" not in found.patch_list(contents=False).decode()
+    )
+    assert "--- a/sglang/y.py" in found.patch_list(contents=False).decode()
+    assert [one["line"] for one in json.loads(found.patch_list())["demands"]] == [
         "active: whole: sglang/x.py is ours",
         "active: d: sglang/y.py is ours",
     ]
@@ -249,7 +252,7 @@ def test_a_file_that_variables_switch_on_is_demanded_where_one_is_set() -> None:
 
 
 def test_a_release_without_patches_tells_nothing() -> None:
-    assert release().bundle == b"" and release().patch_request == ""
+    assert release().patch_list() == b"" and release().patch_list(contents=False).decode() == ""
 
 
 def test_a_release_with_every_kind_of_patch_comes_back_from_its_description() -> None:
@@ -258,7 +261,7 @@ def test_a_release_with_every_kind_of_patch_comes_back_from_its_description() ->
     described = Description(release(patches=[bound, whole]), ("--tp",))
     read = read_description(described.to_json().decode(), described.release.id, "FILE")
     assert read == described
-    assert read.release.bundle == described.release.bundle
+    assert read.release.patch_list() == described.release.patch_list()
 
 
 def test_the_order_of_the_setting_does_not_make_another_release() -> None:
