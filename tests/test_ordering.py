@@ -44,6 +44,7 @@ JUDGED = healthy_answers(TWO_SOCKETS)  # of a bare host: nothing built, numactl 
 JUDGED |= {"variables": Answer(3, ""), "patches": Answer(3, "")}
 JUDGED |= {name: Answer(127, "") for name in JUDGED if name.startswith("binding")}
 
+CHANGING = ("install", "mkdir", "rm", "mv", "cp", "chown", "chmod", "ln", "touch", "tee", "cat")
 # What the fact or the command says that an answer belongs to, a part of its text.
 SYSTEM, HARDWARE, LISTENERS = "section uid id -u", "section driver driver", "section listeners"
 KEPT, SECRET = "section current", "section secret secret"
@@ -216,6 +217,31 @@ def test_nothing_of_the_service_starts_before_it_is_whole_on_every_host(fleet: s
 
 def test_the_questions_come_after_the_router(fleet: str) -> None:
     assert fleet.index("Verify | Golden questions") > fleet.rindex(f"restart --no-block {ROUTER}")
+
+
+# ---- whose folders are whose
+
+
+def test_root_changes_nothing_below_the_service_users_folder(fleet: str) -> None:
+    """What it does there, it does as that user: each of its own commands would follow a link."""
+    state = f"{PLAN.paths.state}/"
+    commands = [line for _, line in executed(fleet) if state in line and line.split()[0] in CHANGING]
+    assert commands == []
+    made = [line for _, line in executed(fleet) if "mkdir -m 750" in line and state in line]
+    assert len(made) == 6 and all(line.startswith("timeout -k 5 300 runuser -u sglang -- ") for line in made), made
+
+
+def test_the_cache_of_a_retired_release_goes_as_the_service_user(checkout: Checkout) -> None:
+    built = Answer(0, f"{PLAN.release.id}\nold-1\nolder-2\n..\n-rf\nx;id\n../../etc")
+    kept = {"current": Answer(0, PLAN.release.id), "previous": Answer(0, "old-1"), "built": built}
+    rest = dict.fromkeys(("served", "hidden", "pin"), Answer(0, ""))
+    checkout.hosts(host("good", {**GOOD, KEPT: printed({**kept, **rest})}))
+    _, output = checkout.pyinfra("-y", "-vv")
+    removing = [line for _, line in executed(output) if "rm -rf" in line and "older-2" in line]
+    assert len(removing) == 2, removing
+    assert removing[0].startswith("mv -T ") and PLAN.paths.state not in removing[0]
+    assert removing[1] == f"timeout -k 5 300 runuser -u sglang -- rm -rf {PLAN.paths.cache}/older-2"
+    assert not [line for _, line in executed(output) if "x;id" in line or "-rf -rf" in line or "../../etc" in line]
 
 
 # ---- a worker that fails

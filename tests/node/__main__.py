@@ -7,7 +7,7 @@ import signal
 import sys
 from types import FrameType
 
-from tests.node import hardware
+from tests.node import earlier, hardware
 from tests.node.node import DEFAULT_HARDWARE, Node, all_nodes
 from tests.node.process import NodeError
 
@@ -19,6 +19,7 @@ def main(arguments: list[str]) -> int:
     named.add_argument("--name", default="rehearsal", help="the node's name (default: %(default)s)")
     up = actions.add_parser("up", parents=[named], help="make a node and boot it")
     up.add_argument("--hardware", default=DEFAULT_HARDWARE, choices=hardware.names())
+    up.add_argument("--left-by", metavar="COMMIT", help="as a deploy of that commit left it, its servers running")
     actions.add_parser("down", parents=[named], help="take a node away")
     actions.add_parser("down-all", help="take all nodes away")
     actions.add_parser("reboot", parents=[named], help="reboot a node")
@@ -42,7 +43,7 @@ def main(arguments: list[str]) -> int:
     node = Node(given.name)
     if given.action == "up":
         node = Node(given.name, given.hardware)
-        node.up()
+        node.up(earlier.deployed(given.left_by) if given.left_by else "")
         print(f"{node.name}: {_state(node)}")
     elif given.action == "down":
         node.down()

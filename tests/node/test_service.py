@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bin.test_build import wheel
+from tests.bin.test_pd_build import wheel
 from tests.node.asking import CONFIG, UNITS, answer, answers, out, pids, states
 from tests.node.deploying import broken_off, command_line, deploy, environment
 from tests.node.node import REPOSITORY, Node
@@ -82,7 +82,8 @@ EDITS = {
     "launch script": (f"echo '# by hand' >>{CONFIG}/decode.sh", f"Launch | File {CONFIG}/decode.sh"),
     "unit": (f"echo '# by hand' >>/etc/systemd/system/{UNITS[0]}", f"Launch | File /etc/systemd/system/{UNITS[0]}"),
     "mode": (f"chmod 777 {CONFIG}/router.sh", f"Launch | File {CONFIG}/router.sh"),
-    "owner": ("chown root /var/lib/sglang-pd/models", "System | Folder /var/lib/sglang-pd/models"),
+    "owner": (f"chgrp root {CONFIG}/router.env", f"Launch | File {CONFIG}/router.env"),
+    "mode of a folder": ("chmod 777 /var/lib/sglang-pd/models", "System | Folder /var/lib/sglang-pd/models"),
     "package": (f"rm -r {SITE}/markdown_it {SITE}/markdown_it_py-*", "Runtime | Release "),
     "file in a package": (f"echo '# by hand' >>{SITE}/mdurl/_parse.py", "Runtime | Release "),
     "overlay": (f"echo '# by hand' >>{SITE}/pd_overlay_cpu_engine/__init__.py", "Runtime | Release "),

@@ -14,6 +14,7 @@ from tests.node.deploying import deploy, provisioned
 from tests.node.node import Node
 from tests.node.process import NodeError
 
+pytestmark = pytest.mark.serving
 # What took long to get: the release and its wheels, the uv environment, the models.
 KEPT = "stat -c '%n %i %Y' /opt/sglang-pd/releases/* /opt/sglang-pd/cache/uv /var/lib/sglang-pd/models/*"
 

@@ -237,7 +237,7 @@ def _path_faults(settings: Settings) -> list[str]:
                 f"name one for this service alone, such as {path}/sglang-pd"
             )
     for name in ("root_dir", "config_dir"):
-        if _within(getattr(settings, name), settings.state_dir):
+        if not lines and _within(getattr(settings, name), settings.state_dir):
             lines.append(
                 f"setting {name} = {getattr(settings, name)!r} lies in state_dir = {settings.state_dir!r}, which the "
                 "service user may change: what root runs must lie elsewhere"

@@ -119,6 +119,46 @@ def test_a_wrong_type_or_value_is_one_line_that_names_setting_and_value(name: st
     assert repr(value) in line
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"root_dir": "/var/lib/sglang-pd"}, "setting root_dir = '/var/lib/sglang-pd' lies in state_dir"),
+        ({"root_dir": "/var/lib/sglang-pd/opt"}, "what root runs must lie elsewhere"),
+        ({"config_dir": "/var/lib/sglang-pd/etc"}, "setting config_dir = '/var/lib/sglang-pd/etc' lies in state_dir"),
+        ({"config_dir": "/opt/sglang-pd"}, "root_dir and config_dir are both '/opt/sglang-pd'"),
+        ({"state_dir": "/data"}, "setting state_dir = '/data' is a folder that others use too"),
+        ({"state_dir": "/home"}, "setting state_dir = '/home' is a folder that others use too"),
+        ({"state_dir": "/etc"}, "setting state_dir = '/etc' is a folder that others use too"),
+        ({"state_dir": "/var/lib"}, "such as /var/lib/sglang-pd"),
+        ({"root_dir": "/usr/local"}, "setting root_dir = '/usr/local'"),
+        ({"config_dir": "/etc"}, "setting config_dir = '/etc'"),
+        ({"state_dir": "/tmp/state"}, "lies in /tmp, which is the system's own"),
+        ({"state_dir": "/run/state"}, "lies in /run"),
+        ({"root_dir": "/root/pd"}, "lies in /root"),
+        ({"state_dir": "/data/../etc/x"}, "write it without '.', '..' and double slashes"),
+        ({"root_dir": "/opt//pd"}, "write it without"),
+        ({"config_dir": "/etc/./pd"}, "write it without"),
+        ({"service_user": "root"}, "setting service_user = 'root'"),
+    ],
+)
+def test_a_folder_or_user_that_would_give_root_away_is_refused(changes: dict[str, object], words: str) -> None:
+    assert words in fault(**changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"state_dir": "/data/sglang-pd"},
+        {"state_dir": "/opt/sglang-pd/state"},
+        {"root_dir": "/usr/local/sglang-pd", "config_dir": "/usr/local/etc/sglang-pd"},
+        {"root_dir": "/var/lib/sglang-pd-tools"},
+        {"state_dir": "/home/sglang/state", "service_user": "sglang2"},
+    ],
+)
+def test_folders_of_the_services_own_are_taken(changes: dict[str, object]) -> None:
+    assert settings(**changes)
+
+
 def test_a_variable_without_reason_is_refused_by_its_name() -> None:
     line = fault(worker_environment={"NCCL_DEBUG": {"value": "INFO", "source": "NCCL manual"}})
     assert "environment['NCCL_DEBUG']['reason']" in line
