@@ -8,7 +8,7 @@ from pyinfra.api import deploy
 from tasks.facts.paths import Paths
 from tasks.facts.release import ReleaseState
 from tasks.operations import files, release
-from tasks.plan.files import WantedFile
+from tasks.plan.files import WantedFile, to_json
 from tasks.plan.phases import runtime as planned
 from tasks.plan.plan import Plan
 from tasks.support import catalogue
@@ -58,7 +58,7 @@ def _adopt(plan: Plan, tools: list[WantedFile]) -> None:
     release.adopted(
         name=f"Release {plan.release.id}",
         directory=plan.release_directory,
-        description=planned.description(plan).content,
+        description=to_json(planned.mark(plan)),
         parts=parts,
         found=found,
     )

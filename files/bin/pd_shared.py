@@ -16,7 +16,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType, UnionType
+from types import FrameType, GenericAlias, UnionType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -77,7 +77,10 @@ def read_file(path: Path, what: str = "") -> bytes:
         raise Fault(f"cannot read {what}{' ' if what else ''}{path}: {error.strerror}", USAGE) from None
 
 
-def read_config(path: Path, kinds: Mapping[str, type | UnionType], content: bytes | None = None) -> dict[str, Any]:
+Kinds = Mapping[str, type | UnionType | GenericAlias]  # by key; of generic ones list[KIND] alone
+
+
+def read_config(path: Path, kinds: Kinds, content: bytes | None = None) -> dict[str, Any]:
     """The JSON object in a file, with every key of `kinds` and no other; what may be None may be left out.
 
     content: of the file, where it was read already. Raises Fault.
@@ -91,9 +94,15 @@ def read_config(path: Path, kinds: Mapping[str, type | UnionType], content: byte
     if unknown := found.keys() - kinds.keys():
         raise Fault(f"{path}: unknown {', '.join(sorted(unknown))}", USAGE)
     for key, kind in kinds.items():
-        if not isinstance(found.setdefault(key, None), kind):
+        if not _is_of(kind, found.setdefault(key, None)):
             raise Fault(f"{path}: {key} is missing or of the wrong type", USAGE)
     return found
+
+
+def _is_of(kind: type | UnionType | GenericAlias, value: object) -> bool:
+    if isinstance(kind, GenericAlias):
+        return isinstance(value, list) and all(_is_of(kind.__args__[0], item) for item in value)
+    return isinstance(value, kind)
 
 
 def release_python(config: Mapping[str, Any]) -> str:

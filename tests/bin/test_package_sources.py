@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from tests.bin.indexes import Index, certificate, index, proxy
-from tests.bin.test_build import PYTHON, Host, failed, pd_build, pin, wheel
-from tests.bin.tools import free_port, serving_socket
+from tests.bin.test_pd_build import PYTHON, Host, failed, pd_build, pin, wheel
+from tests.bin.tools import closed_port, serving_socket
 
 PUBLIC = "pypi.org"
 NOWHERE = "/nowhere/ca.pem"
@@ -333,7 +333,7 @@ def test_the_installer_is_installed_from_its_lock(tmp_path: Path) -> None:
 
 def test_why_an_index_does_not_answer_the_installer(tmp_path: Path) -> None:
     host = Host(tmp_path)
-    host.spec |= {"wheelhouse": None, "index_url": f"http://127.0.0.1:{free_port()}/simple"}
+    host.spec |= {"wheelhouse": None, "index_url": f"http://127.0.0.1:{closed_port()}/simple"}
     host.spec["uv"] = str(tmp_path / "tools/uv/bin/uv")
     host.environ |= {"PIP_RETRIES": "1"}
     failed(host, host.run("installer"), "No matching distribution found for uv==0.0 (", "Connection refused")

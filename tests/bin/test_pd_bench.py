@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.bin.tools import Site, answer, free_port, run, serving
+from tests.bin.tools import Site, answer, closed_port, run, serving
 
 # Stands where SGLang's client does: takes its options, does what BEHAVIOUR says, writes what it would write.
 CLIENT = """
@@ -141,7 +141,7 @@ def test_a_pass_beyond_its_limit_is_killed(measure: Measure) -> None:
 
 
 def test_no_service(measure: Measure) -> None:
-    assert "cannot reach the service at 127.0.0.1:" in error(measure(url=f"http://127.0.0.1:{free_port()}"), 3)
+    assert "cannot reach the service at 127.0.0.1:" in error(measure(url=f"http://127.0.0.1:{closed_port()}"), 3)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import stat
 import subprocess
@@ -15,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.bin.tools import Site, answer, eventually, finish, free_port, load, run, serving, serving_socket, start
+from tests.bin.tools import Site, answer, closed_port, eventually, finish, load, run, serving, serving_socket, start
 
 gate = load("pd-gate")
 RECORDED = Path(__file__).parent / "recorded"
@@ -183,14 +185,27 @@ def test_the_router_is_ready_when_it_says_so(host: Host, site: Site) -> None:
 
 
 def test_a_server_below_the_main_process_counts_as_its_own(host: Host) -> None:
-    port = free_port()
-    serve = f"mkdir -p {host.root}/www && touch {host.root}/www/health && cd {host.root}/www"
-    command = f"{serve} && {sys.executable} -m http.server --bind 127.0.0.1 {port}; true"
-    with subprocess.Popen(["bash", "-c", command], stderr=subprocess.DEVNULL, start_new_session=True) as main:
+    command = ["bash", "-c", f"{shlex.join(file_server(host))}; true"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as main:
         try:
-            assert finish(host.decode(f"http://127.0.0.1:{port}", main.pid)).returncode == 0
+            assert finish(host.decode(where(main), main.pid)).returncode == 0
         finally:
             os.killpg(main.pid, signal.SIGKILL)
+
+
+def file_server(host: Host) -> list[str]:
+    """Serves an empty /health on a port that it says."""
+    (host.root / "www").mkdir()
+    (host.root / "www/health").touch()
+    words = ["-u", "-m", "http.server", "--bind", "127.0.0.1", "--directory", host.root / "www", 0]
+    return [sys.executable, *map(str, words)]
+
+
+def where(server: subprocess.Popen[str]) -> str:
+    assert server.stdout
+    said = re.search(r"port (\d+)", server.stdout.readline())
+    assert said
+    return f"http://127.0.0.1:{said[1]}"
 
 
 def test_a_server_left_over_from_an_earlier_start_is_told_apart(
@@ -214,18 +229,15 @@ DEMANDS = [
 
 def patched(host: Host, *lines: str, demands: object = DEMANDS, **variables: str) -> tuple[int, str]:
     """Exit code and last reason of a gate over a server that was started with these variables and logged these lines."""
-    port = free_port()
-    (host.root / "www").mkdir()
-    (host.root / "www/health").touch()
     host.log(*lines)
     notes = host.root / "placed.json"
     notes.write_text(json.dumps({"demands": demands}))
-    command = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port), "--directory", host.root / "www"]
-    with subprocess.Popen(command, env={"PATH": os.environ["PATH"], **variables}, stderr=subprocess.DEVNULL) as main:
+    with subprocess.Popen(
+        file_server(host), env={"PATH": os.environ["PATH"], **variables}, stdout=subprocess.PIPE, text=True,
+        stderr=subprocess.DEVNULL,
+    ) as main:  # fmt: skip
         try:
-            done = host.run(
-                "worker", "--role", "decode", "--url", f"http://127.0.0.1:{port}", "--pid", main.pid, "--patches", notes
-            )
+            done = host.run("worker", "--role", "decode", "--url", where(main), "--pid", main.pid, "--patches", notes)
         finally:
             main.kill()
     return done.returncode, str(host.status["reason"])
@@ -386,7 +398,7 @@ def test_a_status_file_that_cannot_be_written_does_not_stop_the_gate(host: Host,
 
 
 def test_the_limit(host: Host) -> None:
-    done = finish(host.decode(f"http://127.0.0.1:{free_port()}", os.getpid(), limit=0.5))
+    done = finish(host.decode(f"http://127.0.0.1:{closed_port()}", os.getpid(), limit=0.5))
     assert done.returncode == 1
     assert host.status["state"] == "failed"
     assert "not ready within 0.5 s, still starting Python" in host.status["reason"]
@@ -398,7 +410,7 @@ def test_the_end_of_the_main_process_with_what_systemd_says(
 ) -> None:
     host.set_property("ExecMainCode", "1")
     host.set_property("ExecMainStatus", "7")
-    child = host.decode(f"http://127.0.0.1:{free_port()}", server_process.pid)
+    child = host.decode(f"http://127.0.0.1:{closed_port()}", server_process.pid)
     eventually(host.status_file.exists, "the status file")
     server_process.kill()
     done = finish(child)
@@ -409,7 +421,7 @@ def test_the_end_of_the_main_process_with_what_systemd_says(
 def test_the_end_of_the_main_process_with_what_the_journal_says(
     host: Host, server_process: subprocess.Popen[bytes]
 ) -> None:
-    child = host.decode(f"http://127.0.0.1:{free_port()}", server_process.pid)
+    child = host.decode(f"http://127.0.0.1:{closed_port()}", server_process.pid)
     eventually(host.status_file.exists, "the status file")
     host.log(
         "ValueError: head count 7 is not divisible by 4",
@@ -431,20 +443,20 @@ def test_a_main_process_that_was_killed(host: Host, server_process: subprocess.P
         host.log(f"{UNIT}: Main process exited, code=killed, status=9/KILL")
     server_process.kill()
     server_process.wait()
-    assert finish(host.decode(f"http://127.0.0.1:{free_port()}", server_process.pid)).returncode == 3
+    assert finish(host.decode(f"http://127.0.0.1:{closed_port()}", server_process.pid)).returncode == 3
     assert host.status["reason"] == "the main process ended (killed by signal 9)"
 
 
 def test_a_main_process_that_is_gone_already(host: Host, server_process: subprocess.Popen[bytes]) -> None:
     server_process.kill()
     server_process.wait()
-    done = finish(host.decode(f"http://127.0.0.1:{free_port()}", server_process.pid))
+    done = finish(host.decode(f"http://127.0.0.1:{closed_port()}", server_process.pid))
     assert done.returncode == 3
 
 
 def test_systemd_is_asked_for_the_main_process(host: Host, server_process: subprocess.Popen[bytes]) -> None:
     host.set_property("MainPID", str(server_process.pid))
-    child = host.start("worker", "--role", "decode", "--url", f"http://127.0.0.1:{free_port()}")
+    child = host.start("worker", "--role", "decode", "--url", f"http://127.0.0.1:{closed_port()}")
     eventually(host.status_file.exists, "the status file")
     server_process.kill()
     assert finish(child).returncode == 3
@@ -452,7 +464,7 @@ def test_systemd_is_asked_for_the_main_process(host: Host, server_process: subpr
 
 def test_a_unit_without_a_main_process_has_ended(host: Host) -> None:
     host.set_property("MainPID", "0")
-    done = host.run("worker", "--role", "decode", "--url", f"http://127.0.0.1:{free_port()}")
+    done = host.run("worker", "--role", "decode", "--url", f"http://127.0.0.1:{closed_port()}")
     assert done.returncode == 3
 
 
@@ -527,7 +539,7 @@ def test_a_known_failure_explains_the_end_of_the_process(host: Host, server_proc
     host.log("launch_server.py: error: unrecognized arguments: --no-such-flag 3")
     server_process.kill()
     server_process.wait()
-    done = finish(host.decode(f"http://127.0.0.1:{free_port()}", server_process.pid))
+    done = finish(host.decode(f"http://127.0.0.1:{closed_port()}", server_process.pid))
     assert done.returncode == 4
     assert "unrecognized arguments: --no-such-flag" in host.status["line"]
 
@@ -731,7 +743,7 @@ def test_await_is_done_when_every_worker_is_healthy(host: Host, site: Site) -> N
 
 def test_await_names_the_worker_that_is_not_ready(host: Host, site: Site) -> None:
     site.answers["/health"] = answer(200)
-    gone = f"http://127.0.0.1:{free_port()}"
+    gone = f"http://127.0.0.1:{closed_port()}"
     done = host.run("await", "--worker", f"prefill={site.url}", "--worker", f"decode={gone}", limit=4)
     assert done.returncode == 1
     assert host.status["reason"] == f"decode not ready within 4 s: {gone}/health: Connection refused"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -70,15 +71,15 @@ def jit(workspace: Path, *words: str, inside: bool = True, **variables: str) -> 
     """inside: as on a host with a driver, which this machine need not have."""
     command = [*COMMAND, *(["--inside"] if inside else []), *words]
     ran = subprocess.run(command, env=environment(workspace, **variables), capture_output=True, text=True)
-    return ran.returncode, ran.stderr
+    return ran.returncode, re.sub(r"compiled in \d+ s", "compiled", ran.stderr)
 
 
 def test_kernels_are_compiled_once(workspace: Path) -> None:
     code, said = jit(workspace, "kernels:gen_norm", "kernels:gen_sampling")
     assert code == 0
     assert sorted(said.splitlines()) == [
-        "pd-jit: kernels:gen_norm: compiled in 0 s",
-        "pd-jit: kernels:gen_sampling: compiled in 0 s",
+        "pd-jit: kernels:gen_norm: compiled",
+        "pd-jit: kernels:gen_sampling: compiled",
     ]
     assert {path.name for path in (workspace / "cache").iterdir()} == {"norm.so", "sampling.so"}
     code, said = jit(workspace, "kernels:gen_norm", "kernels:gen_sampling")
@@ -93,7 +94,7 @@ def test_they_compile_at_once(workspace: Path) -> None:
 def test_what_was_compiled_with_other_flags_is_compiled_again(workspace: Path) -> None:
     jit(workspace, "kernels:gen_norm")
     code, said = jit(workspace, "kernels:gen_norm", CC="other")
-    assert (code, said.splitlines()) == (0, ["pd-jit: kernels:gen_norm: compiled in 0 s"])
+    assert (code, said.splitlines()) == (0, ["pd-jit: kernels:gen_norm: compiled"])
 
 
 def test_one_that_does_not_compile_fails_with_the_compilers_line_and_the_others_are_done(workspace: Path) -> None:
@@ -142,7 +143,7 @@ def test_killed_while_it_compiles_it_leaves_no_mark_and_goes_on_the_next_time(wo
     code, said = jit(workspace, *words, inside=False, LD_LIBRARY_PATH=str(workspace))
     assert code == 0
     assert sorted(said.splitlines()) == [
-        "pd-jit: kernels:gen_held: compiled in 0 s",
+        "pd-jit: kernels:gen_held: compiled",
         "pd-jit: kernels:gen_norm: there already",
     ]
     assert made[1].read_text() == made[0].read_text() and (workspace / "mark").exists()

@@ -117,13 +117,15 @@ def test_a_signal_is_a_fault_once_it_is_asked_for() -> None:
         ('{"limit_s": 1}', ": url is missing or of the wrong type"),
         ('{"url": "x", "limit_s": "1"}', ": limit_s is missing or of the wrong type"),
         ('{"url": "x", "limit_s": 1, "key": 1}', ": key is missing or of the wrong type"),
+        ('{"url": "x", "limit_s": 1, "words": "many"}', ": words is missing or of the wrong type"),
+        ('{"url": "x", "limit_s": 1, "words": ["many", 1]}', ": words is missing or of the wrong type"),
     ],
 )
 def test_a_configuration_that_cannot_be_used(tmp_path: Path, content: str, line: str) -> None:
     path = tmp_path / "config.json"
     path.write_bytes(content.encode("latin-1"))
     with pytest.raises(shared.Fault) as fault:
-        shared.read_config(path, {"url": str, "limit_s": int | float, "key": str | None})
+        shared.read_config(path, {"url": str, "limit_s": int | float, "key": str | None, "words": list[str]})
     assert str(fault.value).startswith(str(path)) and line in str(fault.value)
     assert fault.value.code == 2
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.bin.tools import Site, answer, finish, free_port, load, run, serving, start
+from tests.bin.tools import Site, answer, closed_port, finish, load, run, serving, start
 
 verify = load("pd-verify")
 CHAT = "/v1/chat/completions"
@@ -431,7 +431,7 @@ def test_a_router_that_does_not_see_its_workers_yet_is_asked_again(config: Confi
 
 
 def test_a_service_that_cannot_be_reached(config: Config) -> None:
-    config.content["url"] = f"http://127.0.0.1:{free_port()}"
+    config.content["url"] = f"http://127.0.0.1:{closed_port()}"
     code, outcome = config.run()
     assert (code, outcome["ok"]) == (3, False)
     assert outcome["reason"].endswith("Connection refused")
@@ -496,7 +496,7 @@ def test_the_counters_of_several_workers_are_added(config: Config, service: Serv
 
 
 def test_metrics_that_cannot_be_read(config: Config) -> None:
-    config.content["metrics"]["decode"] = f"http://127.0.0.1:{free_port()}/metrics"
+    config.content["metrics"]["decode"] = f"http://127.0.0.1:{closed_port()}/metrics"
     code, outcome = config.run()
     assert code == 3
     assert outcome["reason"].startswith("metrics of decode: cannot connect to 127.0.0.1:")

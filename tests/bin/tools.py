@@ -121,9 +121,14 @@ def answer(status: int, body: bytes | str = b"", content_type: str = "text/plain
     return handle
 
 
-def free_port() -> int:
-    with serving_socket() as port:
-        return port
+_HELD: list[socket.socket] = []
+
+
+def closed_port() -> int:
+    """A port at which nobody listens, taken until the tests end so that nobody else can."""
+    _HELD.append(held := socket.socket())
+    held.bind(("127.0.0.1", 0))
+    return int(held.getsockname()[1])
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from tests.bin.tools import Site, answer, free_port, serving
+from tests.bin.tools import Site, answer, closed_port, serving
 from tests.gpu import compare
 
 Tokens = Callable[[list[int], int], list[int]]  # of a prompt and how often it was asked
@@ -123,7 +123,7 @@ def test_a_service_that_does_not_answer_is_named(
 
 
 def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
-    url = f"http://127.0.0.1:{free_port()}"
+    url = f"http://127.0.0.1:{closed_port()}"
     assert compare.main([url, url]) == compare.NO_ANSWER
     assert "gave no answer to 5 tokens" in capsys.readouterr().err
 

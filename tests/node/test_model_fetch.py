@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.bin.test_model import FIRST, REPO, REVISION, Hub, hub
+from tests.bin.test_pd_model import FIRST, REPO, REVISION, Hub, hub
 from tests.node.asking import out
 from tests.node.deploying import INVENTORY, environment
 from tests.node.node import REPOSITORY, Node

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tasks.plan.phases.activate import jit_words, release_checks
-from tasks.plan.phases.runtime import build_spec, lock_files, patch_list_file, pins, uv_lock
+from tasks.plan.phases.runtime import build_spec, lock_files, mark, patch_list_file, pins, uv_lock
 from tasks.plan.phases.system import directories
 from tasks.plan.phases.verify import verify_config
 from tasks.plan.plan import Plan
@@ -98,10 +98,10 @@ def test_the_builder_is_told_the_same_identity() -> None:
     found = plan(settings(), hardware(TWO_SOCKETS), release(patches=[SHIM]))
     spec = json.loads(build_spec(found).content)
     assert (spec["id"], spec["python"]) == (found.release.id, "3.11")
-    assert spec["patches"] == {"shim": SHIM.sha256}
+    assert spec["mark"] == mark(found) and mark(found)["patches"] == {"shim": SHIM.sha256}
     assert {spec["lock"], spec["router_lock"]} == {file.path for file in lock_files(found)}
-    assert patch_list_file(found) is not None and spec["patches_file"] == patch_list_file(found).path
-    assert json.loads(build_spec(made()).content)["patches_file"] is None
+    assert patch_list_file(found) is not None and spec["patch_list"] == patch_list_file(found).path
+    assert json.loads(build_spec(made()).content)["patch_list"] is None
 
 
 def test_package_sources_reach_the_builder() -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tasks.plan.release import lock
-from tests.bin.test_build import pin as pinned
-from tests.bin.test_build import wheel
+from tests.bin.test_pd_build import pin as pinned
+from tests.bin.test_pd_build import wheel
 from tools import download, wheelhouse
 
 

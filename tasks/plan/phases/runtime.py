@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tasks.plan.files import WantedFile, to_json
 from tasks.plan.plan import Plan
 from tasks.plan.release import lock
@@ -19,6 +21,16 @@ def lock_files(plan: Plan) -> tuple[WantedFile, WantedFile]:
 def description(plan: Plan) -> WantedFile:
     """The release as the host keeps it for a rollback."""
     return WantedFile(plan.paths.description(plan.release.id), Description(plan.release, plan.arguments).to_json())
+
+
+def mark(plan: Plan) -> dict[str, Any]:
+    """What a release says of itself in release.json, built or adopted: it is there once the release is whole."""
+    return {
+        "id": plan.release.id,
+        "name": plan.release.manifest.name,
+        "python": plan.release.python,
+        "patches": {patch.name: patch.sha256 for patch in plan.release.patches},
+    }
 
 
 def patch_list_file(plan: Plan) -> WantedFile | None:
@@ -53,7 +65,7 @@ def build_spec(plan: Plan) -> WantedFile:
     patches = patch_list_file(plan)
     spec = {
         "id": plan.release.id,
-        "name": plan.release.manifest.name,
+        "mark": mark(plan),
         "python": plan.release.python,
         "releases": plan.paths.releases,
         "uv": f"{plan.paths.uv_environment}/bin/uv",
@@ -62,8 +74,7 @@ def build_spec(plan: Plan) -> WantedFile:
         "router_lock": router.path,
         "uv_lock": uv_lock(plan).path,
         "lock_sha256": servers.sha256,
-        "patches": {patch.name: patch.sha256 for patch in plan.release.patches},
-        "patches_file": patches.path if patches else None,
+        "patch_list": patches.path if patches else None,
         "wheelhouse": settings.package_wheelhouse,
         "index_url": settings.package_index,
         "extra_index_urls": settings.package_extra_indexes,

@@ -21,7 +21,9 @@ from typing import Any
 
 import pytest
 
-TOOL = Path(__file__).parents[2] / "files/bin/pd-model"
+from tests.bin.tools import BIN
+
+TOOL = BIN / "pd-model"
 REPO = "org/tiny"
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 OTHER_REVISION = "f" * 40
@@ -56,6 +58,11 @@ FILES = {
 
 def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def spoilt(content: bytes) -> bytes:
+    """One bit is another, whatever the content."""
+    return content[:-1] + bytes([content[-1] ^ 1])
 
 
 # --- the hub ---------------------------------------------------------------------------------------------
@@ -343,7 +350,7 @@ def test_two_fetches_at_once(host: Host) -> None:
 @pytest.mark.parametrize("name", [FIRST, "config.json"])
 def test_wrong_content_is_tried_twice_and_never_kept(host: Host, name: str) -> None:
     right = host.hub.files[name]
-    host.hub.sent[name] = right[:-1] + b"?"
+    host.hub.sent[name] = spoilt(right)
     done = host.fetch()
     failed(done, name, "twice")
     assert "fetching it once more" in done.stdout
@@ -413,7 +420,7 @@ def test_directory_of_somebody_else_is_left_alone(host: Host) -> None:
 def test_copied_files_are_taken_over_when_they_are_right(host: Host) -> None:
     host.directory.mkdir(parents=True)
     (host.directory / FIRST).write_bytes(FILES[FIRST])
-    (host.directory / SECOND).write_bytes(FILES[SECOND][:-1] + b"?")
+    (host.directory / SECOND).write_bytes(spoilt(FILES[SECOND]))
     done = host.fetch()
     assert done.returncode == 0, done.stderr
     assert f"{SECOND}: sha256" in done.stdout
@@ -494,7 +501,7 @@ def test_fetched_model_is_whole_until_it_is_not(host: Host) -> None:
     }
     assert check(host.directory) == whole
     assert check(host.directory, "--deep") == whole
-    (host.directory / FIRST).write_bytes(FILES[FIRST][:-1] + b"?")
+    (host.directory / FIRST).write_bytes(spoilt(FILES[FIRST]))
     assert check(host.directory) == whole, "the size is the same"
     found = check(host.directory, "--deep")
     assert (found["code"], found["whole"], found["changed"]) == (1, False, [FIRST])
