@@ -32,8 +32,8 @@ test-install: $(SUITE) packages ## install the default GPU release for real on a
 test-servers: $(SUITE) packages ## run the tests that ask servers on a simulated host; the machine should have no other load
 	@$(VENV)/bin/python -m pytest tests/node -m serving
 
-test-release: $(SUITE) packages ## as test-install, with 0.5.17 installed beside it; 20 GB
-	@EVERY_RELEASE=1 $(VENV)/bin/python -m pytest tests/node/test_release.py
+test-release: $(SUITE) packages ## as test-install, with 0.5.17 beside it, and both ways without an index (docs/package-sources.md); 20 GB
+	@EVERY_RELEASE=1 $(VENV)/bin/python -m pytest tests/node/test_release.py tests/node/test_air_gap.py
 
 test-faults: $(SUITE) packages ## break a release at 20 random points while another serves; FAULTS=N, SEED=N plays the same again
 	@FAULTS=$(or $(FAULTS),20) SEED=$(or $(SEED),$(shell date +%s)) $(VENV)/bin/python -m pytest tests/node/test_faults.py

@@ -6,7 +6,9 @@ from pyinfra import host
 from pyinfra.api import deploy
 
 from tasks.facts.paths import Paths
+from tasks.facts.secret import Secret
 from tasks.operations import files
+from tasks.plan.files import read_secret
 from tasks.plan.phases.verify import verify_config
 from tasks.plan.plan import Plan
 from tasks.plan.service.paths import UNITS
@@ -18,12 +20,16 @@ def write(plan: Plan) -> None:
     wanted = [file for instance in plan.instances for file in render.instance_files(plan, instance).all]
     wanted += [render.target(plan), verify_config(plan)]
     secret = render.api_key(plan)
-    found = host.get_fact(Paths, paths=[plan.paths.secret, *(file.path for file in wanted)])
+    found = host.get_fact(Paths, paths=[file.path for file in wanted])
+    told = host.get_fact(
+        Secret, path=plan.paths.secret, salt=secret.salt if secret else "", leftovers=plan.paths.secret_leftovers
+    )
+    key, leftovers = read_secret(told)
 
     if secret:
-        files.file(name=f"API key {secret.path}", wanted=secret, found=found[secret.path])
+        files.file(name=f"API key {secret.path}", wanted=secret, found=key, leftovers=leftovers)
     else:
-        files.absent(name="No API key", path=plan.paths.secret, found=found[plan.paths.secret])
+        files.absent(name="No API key", path=plan.paths.secret, found=key, leftovers=leftovers)
     for file in wanted:
         then = "systemctl daemon-reload" if file.path.startswith(UNITS) else None
         files.file(name=f"File {file.path}", wanted=file, found=found[file.path], then=then)

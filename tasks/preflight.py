@@ -33,6 +33,7 @@ from tasks.plan.release import choice, existing, history, python
 from tasks.plan.release.history import Description, History, Pin
 from tasks.plan.release.manifest import Manifest
 from tasks.plan.service import instances, placement, rules
+from tasks.plan.service.api_key import key_of
 from tasks.plan.service.paths import Paths
 from tasks.plan.settings import settings
 from tasks.plan.settings.settings import Settings
@@ -108,7 +109,8 @@ def _examined() -> Seen:
     check_silenced(wanted.silenced_checks, IDS)
     if wanted.release != choice.AUTO:
         rules.check(wanted, offered[0], catalogue.accepted_arguments(offered[0]), profile)
-    api_key = _api_key(wanted.router_api_key_env)
+    variable = wanted.router_api_key_env
+    api_key = key_of(variable, os.environ.get(variable, "")) if variable else None
     paths = Paths.of(wanted, profile)
 
     releases = history.read(
@@ -245,16 +247,3 @@ def _new_pin(to: Description, instead_of: Description, why: str) -> Pin:
         at=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         why=why,
     )
-
-
-def _api_key(variable: str | None) -> str | None:
-    """The key that clients must send, from the environment of whoever runs the deploy."""
-    if variable is None:
-        return None
-    value = os.environ.get(variable, "")
-    if len(value) < 16:
-        raise PlanError(
-            f"setting router_api_key_env names {variable}, which your environment does not hold "
-            "(or with less than 16 characters): export it, then run again"
-        )
-    return value

@@ -47,7 +47,7 @@ JUDGED |= {name: Answer(127, "") for name in JUDGED if name.startswith("binding"
 CHANGING = ("install", "mkdir", "rm", "mv", "cp", "chown", "chmod", "ln", "touch", "tee", "cat")
 # What the fact or the command says that an answer belongs to, a part of its text.
 SYSTEM, HARDWARE, LISTENERS = "section uid id -u", "section driver driver", "section listeners"
-KEPT = "section current"
+KEPT, SECRET = "section current", "section secret secret"
 PLANNED, PATHS, UNITS, BINDINGS, ANSWERS = (
     "section variables",
     "sha256sum <",
@@ -127,6 +127,7 @@ def bare_host(changes: Mapping[str, object] | None = None) -> dict[str, object]:
             | places(PLAN)
         ),
         PATHS: there,
+        SECRET: printed({"secret": Answer(0, ""), "left": Answer(0, "")}),
         UNITS: printed(units),
         BINDINGS: printed(bound),
         ANSWERS: '{"ok": true, "answers": []}',

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from tasks.plan.errors import PlanError
+from tasks.plan.phases.system import debian_packages
 from tasks.plan.release import lock
 from tasks.support import catalogue
 from tools import download
@@ -126,6 +127,8 @@ def main() -> int:
         f"wheelhouse: {given.dest} holds the {len(sums)} files of {given.release} for Python {given.python}, "
         f"{size / GB:.2f} GB, verified; {fetched} fetched now"
     )
+    packages = debian_packages(catalogue.manifest(given.release), [given.python])
+    print(f"wheelhouse: the host needs these Debian packages too: {' '.join(packages)}")
     return 0
 
 

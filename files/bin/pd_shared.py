@@ -11,7 +11,6 @@ import errno
 import json
 import os
 import re
-import shlex
 import shutil
 import signal
 import sys
@@ -114,22 +113,14 @@ def release_python(config: Mapping[str, Any]) -> str:
     return python
 
 
-def read_key(path: str | None) -> str | None:
-    """The API key of an environment file, which holds a line ...API_KEY=KEY as a shell reads it. Raises Fault.
-
-    A file with the key alone is refused: the router that reads it as its environment starts without a key.
-    """
+def read_key(path: str | Path | None) -> str | None:
+    """The API key in a file that holds it alone: printable ASCII on one line. Raises Fault, which never shows it."""
     if path is None:
         return None
-    text = read_file(Path(path), "api_key_file").decode(errors="replace")
-    lines = re.findall(r"^(?:export\s+)?\w*API_KEY=(.*)$", text, re.MULTILINE)
-    try:
-        words = shlex.split(lines[-1], comments=True) if lines else []
-    except ValueError:  # a quote stays open
-        words = []
-    if len(words) != 1 or not words[0]:
-        raise Fault(f"api_key_file {path} holds no line ...API_KEY=KEY", USAGE)
-    return words[0]
+    key = read_file(Path(path), "api_key_file").decode(errors="replace").removesuffix("\n")
+    if not re.fullmatch(r"[!-~]([ -~]*[!-~])?", key):
+        raise Fault(f"api_key_file {path} holds no key: one line of printable ASCII, no blank at either end", USAGE)
+    return key
 
 
 def address(url: str) -> str:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import shlex
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 from pyinfra import host, logger, state
-from pyinfra.api import FileUploadCommand, StringCommand, operation
+from pyinfra.api import StringCommand, operation
 from pyinfra.api.output import format_text
 from pyinfra.operations.util.files import generate_color_diff
 
+from tasks.operations.upload import sent
+from tasks.plan.errors import without_passwords
 from tasks.plan.files import FoundPath, WantedDirectory, WantedFile, compare, same_directory
 
-Commands = Generator[StringCommand | FileUploadCommand, None, None]
+Commands = Generator[StringCommand, None, None]
 
 
 def as_user(user: str, *words: str) -> str:
@@ -39,21 +40,24 @@ def directory(wanted: WantedDirectory, found: FoundPath) -> Commands:
 
 
 @operation()
-def file(wanted: WantedFile, found: FoundPath, then: str | None = None) -> Commands:
+def file(wanted: WantedFile, found: FoundPath, then: str | None = None, leftovers: Sequence[str] = ()) -> Commands:
     """A file with content, mode and owner; put in place in one step. --diff shows new files whole.
 
-    then: a command that makes new content known, such as systemctl daemon-reload.
+    then: a command that makes new content known, such as systemctl daemon-reload. leftovers: files to be removed.
     """
     difference = compare(wanted, found)
+    if leftovers:
+        yield StringCommand(f"rm -f {shlex.join(leftovers)}")
     if not difference:
-        host.noop(f"{wanted.path} is as wanted")
+        if not leftovers:
+            host.noop(f"{wanted.path} is as wanted")
         return
     if state.config.DIFF and not state.is_executing:
         _show(wanted, found)
     path = shlex.quote(wanted.path)
     if difference.content:
         beside = f"{wanted.path}.new"
-        yield FileUploadCommand(io.BytesIO(wanted.content), beside, remote_temp_filename=host.get_temp_filename(beside))
+        yield sent(wanted.content, beside)
         new = shlex.quote(beside)
         yield StringCommand(f"{_given_to(wanted, new)} && mv -fT {new} {path}")
         if then:
@@ -63,11 +67,13 @@ def file(wanted: WantedFile, found: FoundPath, then: str | None = None) -> Comma
 
 
 @operation()
-def absent(path: str, found: FoundPath) -> Commands:
-    """No such path."""
-    if found.kind == "absent":
+def absent(path: str, found: FoundPath, leftovers: Sequence[str] = ()) -> Commands:
+    """No such path. leftovers: files to be removed with it."""
+    if found.kind == "absent" and not leftovers:
         host.noop(f"{path} is not there")
         return
+    if leftovers:
+        yield StringCommand(f"rm -f {shlex.join(leftovers)}")
     yield StringCommand(f"rm -rf {shlex.quote(path)}")
 
 
@@ -79,7 +85,7 @@ def _given_to(wanted: WantedFile, path: str) -> str:
 
 def _show(wanted: WantedFile, found: FoundPath) -> None:
     """The difference, as pyinfra's own --diff prints it."""
-    if wanted.secret:
+    if wanted.salt:
         host.log(f"Will write {format_text(wanted.path, bold=True)} (a secret: not shown)")
         return
     difference = compare(wanted, found)
@@ -93,7 +99,7 @@ def _show(wanted: WantedFile, found: FoundPath) -> None:
             logger.info("  owner %s:%s -> %s:%s", found.owner, found.group, wanted.owner, wanted.group)
     if difference.content:
         for line in generate_color_diff(_lines(found.content or b""), _lines(wanted.content)):
-            logger.info("  %s", line)
+            logger.info("  %s", without_passwords(line))
     logger.info("")
 
 

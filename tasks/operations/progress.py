@@ -17,6 +17,7 @@ from tasks.facts.paths import Paths
 from tasks.facts.units import Gates
 from tasks.operations.files import as_user
 from tasks.plan.files import FoundPaths
+from tasks.plan.phases.activate import Told
 from tasks.plan.plan import Plan
 from tasks.plan.release.manifest import checked
 from tasks.plan.service.instances import Instance
@@ -26,15 +27,20 @@ F = TypeVar("F")
 POLL = 0.5  # seconds between two looks at a gate
 
 
-def run_and_log(state: State, host: Host, command: str) -> bool:
-    """Run a command on the host; what it prints is shown line by line as it comes. False when it fails."""
-    good, _ = host.run_shell_command(StringCommand(command), print_output=True, **_as_operation(host))
+def run_and_log(state: State, host: Host, command: str, told: str = "") -> bool:
+    """Run a command on the host; what it prints is shown line by line as it comes. False when it fails.
+
+    told: its standard input.
+    """
+    arguments = {**_as_operation(host), "_stdin": told}
+    good, _ = host.run_shell_command(StringCommand(command), print_output=True, **arguments)
     return bool(good)
 
 
-def pass_checks(state: State, host: Host, command: str) -> bool:
+def pass_checks(state: State, host: Host, check: Told) -> bool:
     """Run a check of a release; what it skipped and what failed is shown, a line each. False when it fails."""
-    good, output = host.run_shell_command(StringCommand(command), **_as_operation(host))
+    arguments = {**_as_operation(host), "_stdin": check.told}
+    good, output = host.run_shell_command(StringCommand(check.command), **arguments)
     try:
         lines = checked(json.loads(output.stdout))
     except ValueError:  # it broke off, or speaks on stderr alone

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import io
 import shlex
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from pyinfra import host
-from pyinfra.api import FileUploadCommand, FunctionCommand, StringCommand, operation
+from pyinfra.api import FunctionCommand, StringCommand, operation
 
 from tasks.facts.history import InUse
 from tasks.operations.files import as_user
 from tasks.operations.progress import in_own_unit, pass_checks, run_and_log, say
+from tasks.operations.upload import sent
 from tasks.plan.files import FoundPath
-from tasks.plan.phases.activate import jit_words
+from tasks.plan.phases.activate import Told, jit
 from tasks.plan.plan import Plan
 from tasks.plan.release.manifest import damage
 
-Commands = Generator[StringCommand | FileUploadCommand | FunctionCommand, None, None]
+Commands = Generator[StringCommand | FunctionCommand, None, None]
 JIT_UNIT = "sglang-pd-jit.service"
 
 
@@ -58,7 +58,7 @@ def adopted(directory: str, description: bytes, parts: Mapping[str, str], found:
     for name, target in parts.items():
         yield StringCommand(f"ln -s {shlex.quote(target)} {place}/{name}")
     mark = f"{directory}.new/release.json"
-    yield FileUploadCommand(io.BytesIO(description), mark, remote_temp_filename=host.get_temp_filename(mark))
+    yield sent(description, mark)
     yield StringCommand(f"chmod 644 {shlex.quote(mark)} && rm -rf {whole} && mv -T {place} {whole}")
 
 
@@ -72,11 +72,13 @@ def compiled(plan: Plan, mark: str, found: str | None) -> Commands:
         host.noop(f"{mark} names them")
         return
     # set up as a server is: a variable more, such as CC, and servers would compile all of it again
-    yield FunctionCommand(run_and_log, [in_own_unit(plan, JIT_UNIT, jit_words(plan), mark)], {})
+    asked = jit(plan)
+    assert asked is not None
+    yield FunctionCommand(run_and_log, [in_own_unit(plan, JIT_UNIT, asked.words, mark), asked.told], {})
 
 
 @operation()
-def linked(directory: str, link: str, found: str, checks: Sequence[str] = (), changes: Sequence[str] = ()) -> Commands:
+def linked(directory: str, link: str, found: str, checks: Sequence[Told] = (), changes: Sequence[str] = ()) -> Commands:
     """A link points at a release, moved in one step after every check has passed.
 
     changes: what the switch does to patches, a line each.

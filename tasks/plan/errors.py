@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 class PlanError(ValueError):
     """Input that cannot be planned with. `lines` holds one line a fault: what, where, what to do."""
@@ -9,6 +11,11 @@ class PlanError(ValueError):
     def __init__(self, *lines: str) -> None:
         super().__init__("; ".join(lines))
         self.lines = lines
+
+
+def without_passwords(text: str) -> str:
+    """Text as it may be shown: no user and password of any URL in it."""
+    return re.sub(r"(\w+://)[^/\s'\"@]+@", r"\1***@", text)
 
 
 def nearest(name: str, known: list[str]) -> str:

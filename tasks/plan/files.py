@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tasks.plan.errors import PlanError
+from tasks.plan.host.answers import Answer
 
 
 def to_json(value: object) -> bytes:
@@ -23,11 +24,11 @@ class WantedFile:
     mode: str = "644"  # as stat -c %a prints it
     owner: str = "root"
     group: str = "root"
-    secret: bool = False  # content never printed
+    salt: str = ""  # of a secret, whose content is never printed: what a host hashes its own behind
 
     @property
     def sha256(self) -> str:
-        return hashlib.sha256(self.content).hexdigest()
+        return hashlib.sha256(self.salt.encode() + self.content).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class FoundPath:
     owner: str = ""
     group: str = ""
     content: bytes | None = None  # of files up to 256 KiB
-    sha256: str = ""  # of larger files
+    sha256: str = ""  # of larger files, and of secrets
     target: str = ""  # of links
 
     @property
@@ -91,6 +92,16 @@ def read_paths(lines: Iterable[str]) -> FoundPaths:
             content.decode(errors="replace") if kind == "link" else "",
         )  # fmt: skip
     return found
+
+
+def read_secret(sections: Mapping[str, Answer]) -> tuple[FoundPath, list[str]]:
+    """From the fact Secret: the file, and the leftovers that are there. Raises PlanError for a cut answer."""
+    try:
+        told, left = (sections[name].text for name in ("secret", "left"))
+        kind, mode, owner, group, sha256 = [*told.strip().split("\t"), "", "", "", ""][:5]
+    except KeyError:
+        raise PlanError("the host's answer about the API key is cut short; run again") from None
+    return FoundPath(kind or "absent", mode, owner, group, None, sha256), left.splitlines()
 
 
 @dataclass(frozen=True)

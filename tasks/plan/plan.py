@@ -135,5 +135,5 @@ class Plan:
     ) -> Fingerprint:
         """What a server that runs these files leaves behind."""
         return Fingerprint(
-            script.sha256, environment.sha256, unit.sha256, secret.sha256 if secret else None, self.release.id
+            script.sha256, environment.sha256, unit.sha256, secret.content if secret else None, self.release.id
         )

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import IO, Any
 
 from pyinfra import host, logger, state
+from pyinfra.api.exceptions import PyinfraError
 from pyinfra.api.output import format_text
+from pyinfra_cli.exceptions import CliError  # type: ignore[import-untyped]
 
 from tasks.plan.driver.steps import AwaitsReboot
 from tasks.plan.errors import PlanError
+
+
+class RunEnds(PyinfraError, CliError):  # type: ignore[misc]
+    """The run ends for every host. pyinfra lets a PyinfraError out of a deploy, and shows a CliError as it likes."""
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        logger.error(f"--> {format_text('The run ends here.', 'red', bold=True)} {self}")
 
 
 @contextmanager
@@ -17,7 +27,7 @@ def in_one_line() -> Iterator[None]:
     """Refuse this host where its plan or facts have a fault: nothing changes on it, and it counts as failed.
 
     The run ends for all hosts unless the user has raised the limit of failed hosts. A host that awaits a reboot is not
-    refused: it runs what it has been given so far, and the last of that ends it.
+    refused: the operations for its driver run, and the last of them ends the run.
     """
     try:
         yield
@@ -26,4 +36,8 @@ def in_one_line() -> Iterator[None]:
     except PlanError as error:
         for line in error.lines:
             logger.error(f"{host.print_prefix}{format_text('refused:', 'red', bold=True)} {line}")
-        state.fail_hosts({host})
+        try:
+            state.fail_hosts({host})
+        except PyinfraError:
+            names = ", ".join(sorted(one.name for one in state.failed_hosts))
+            raise RunEnds(f"Refused: {names}, for the reasons above; nothing has changed on any host.") from None

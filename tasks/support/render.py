@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from tasks.plan.files import WantedFile
 from tasks.plan.phases.system import kernel_settings
 from tasks.plan.plan import Plan
 from tasks.plan.report import page
+from tasks.plan.service.api_key import written
 from tasks.plan.service.instances import Instance, kv_pairs, lone_decode
 from tasks.plan.service.paths import SYSCTL, UNITS
 from tasks.plan.service.restarts import Fingerprint
@@ -74,11 +76,11 @@ def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
 
 
 def api_key(plan: Plan) -> WantedFile | None:
-    """The environment file that holds the key clients must send, where one is asked for."""
+    """The file that holds the key clients must send, where one is asked for."""
     if plan.api_key is None:
         return None
-    content = f"PD_API_KEY={shlex.quote(plan.api_key)}\n".encode()
-    return WantedFile(plan.paths.secret, content, "640", "root", plan.group, secret=True)
+    salt = secrets.token_hex(16)
+    return WantedFile(plan.paths.secret, written(plan.api_key), "640", "root", plan.group, salt=salt)
 
 
 def target(plan: Plan) -> WantedFile:

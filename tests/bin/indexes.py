@@ -28,6 +28,10 @@ class Index:
     go: threading.Event = field(default_factory=threading.Event)  # wheels are given out
 
     @property
+    def port(self) -> int:
+        return int(re.sub(r".*:|/.*", "", self.url.partition("//")[2]))
+
+    @property
     def flat(self) -> str:
         """URL of one page with all wheels, as find-links wants it."""
         return self.url.removesuffix("simple") + "flat/"

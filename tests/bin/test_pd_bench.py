@@ -166,8 +166,8 @@ def test_a_key_reaches_router_and_client(measure: Measure, site: Site, tmp_path:
         answer(200, "{}")(request)
 
     site.answers["/generate"] = keyed
-    (tmp_path / "key.env").write_text("PD_API_KEY='0123456789abcdef'\n")
-    ran = measure(api_key_file=str(tmp_path / "key.env"))
+    (tmp_path / "key").write_text("0123456789abcdef\n")
+    ran = measure(api_key_file=str(tmp_path / "key"))
     assert seen == ["Bearer 0123456789abcdef"]
     assert passes(ran)[0]["result"]["key"] == "0123456789abcdef"
 

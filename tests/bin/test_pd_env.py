@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.bin.tools import load, run
+from tests.bin.tools import BIN, load, run
 
 env_tool = load("pd-env")
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -437,7 +437,8 @@ def probed(environment: Environment) -> Environment:
 
 
 def probe(environment: Environment, expect: dict[str, Any], *more: object) -> tuple[int, dict[str, Any]]:
-    done = run("pd-env", "probe", environment.root, "--expect", json.dumps(expect), *more)
+    (environment.root.parent / "expect.json").write_text(json.dumps(expect))
+    done = run("pd-env", "probe", environment.root, "--expect", environment.root.parent / "expect.json", *more)
     content: dict[str, Any] = json.loads(done.stdout)
     assert content["ok"] is (done.returncode == 0)
     return done.returncode, content
@@ -477,9 +478,13 @@ def test_the_environments_own_python_is_used_with_the_given_variables(probed: En
     assert "import where" in failed(probe(probed, {"imports": ["where"]})[1])
 
 
-def test_expectations_may_stand_in_a_file(probed: Environment, tmp_path: Path) -> None:
-    (tmp_path / "expect.json").write_text(json.dumps(EXPECT))
-    assert run("pd-env", "probe", probed.root, "--expect", tmp_path / "expect.json").returncode == 0
+def test_expectations_come_over_standard_input_and_stand_in_no_command_line(probed: Environment) -> None:
+    seen = "import pathlib; told = b''.join(p.read_bytes() for p in pathlib.Path('/proc').glob('[0-9]*/cmdline'))"
+    (probed.site_packages / "looks.py").write_text(f"{seen}\nassert b'of-a-' + b'token' not in told\n")
+    expect = {"imports": ["looks"], "environment": {"TOKEN": "of-a-token"}}
+    command = [sys.executable, str(BIN / "pd-env"), "probe", str(probed.root), "--expect", "-"]
+    ran = subprocess.run(command, input=json.dumps(expect), capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout
 
 
 @pytest.mark.parametrize(
@@ -615,10 +620,12 @@ def test_a_library_of_the_environment(probed: Environment, foreign_library: Path
 
 @pytest.mark.parametrize(
     ("expect", "reason"),
-    [("{", "--expect is not JSON"), ('{"colour": 1}', "--expect: unknown colour"), ("/nonexistent", "No such file")],
+    [("{", "--expect is not JSON"), ('{"colour": 1}', "--expect: unknown colour"), ("", "No such file")],
 )
 def test_expectations_that_cannot_be_used(probed: Environment, expect: str, reason: str) -> None:
-    done = run("pd-env", "probe", probed.root, "--expect", expect)
+    path = probed.root.parent / "expect.json"
+    path.write_text(expect)
+    done = run("pd-env", "probe", probed.root, "--expect", path if expect else "/nonexistent")
     assert done.returncode == 2
     assert reason in done.stderr
     assert done.stderr.count("\n") == 1

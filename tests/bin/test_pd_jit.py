@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import re
 import shutil
@@ -152,3 +153,25 @@ def test_killed_while_it_compiles_it_leaves_no_mark_and_goes_on_the_next_time(wo
 def test_wrong_usage_is_one_line(workspace: Path) -> None:
     code, said = jit(workspace, "kernels.gen_norm")
     assert code == 2 and "kernels.gen_norm is not MODULE:FUNCTION" in said
+
+
+def test_the_servers_variables_come_over_standard_input(workspace: Path) -> None:
+    shutil.copy(next(Path("/lib").glob("*/libm.so.6")), workspace / "libcuda.so.1")
+    folder = str(workspace / "cache")
+    told = json.dumps({"FLASHINFER_WORKSPACE_BASE": folder, "CC": "of-the-servers", "PYTHONPATH": str(workspace)})
+    ran = subprocess.run(
+        [*COMMAND, "--environment", "-", "kernels:gen_norm"],
+        input=told, env={**os.environ, "LD_LIBRARY_PATH": str(workspace)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert (workspace / "cache/norm.so").read_text() == "of-the-servers"
+
+
+@pytest.mark.parametrize(("told", "line"), [("{", "is not JSON"), ('{"A": 1}', "is no JSON object of strings")])
+def test_variables_that_cannot_be_read(workspace: Path, told: str, line: str) -> None:
+    shutil.copy(next(Path("/lib").glob("*/libm.so.6")), workspace / "libcuda.so.1")
+    ran = subprocess.run(
+        [*COMMAND, "--environment", "-", "kernels:gen_norm"],
+        input=told, env={**os.environ, "LD_LIBRARY_PATH": str(workspace)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stderr.strip().count("\n")) == (2, 0) and line in ran.stderr

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tasks.plan.service.api_key import is_of
 from tests.bin.tools import BIN, eventually, finish, run, start
 
 SCRIPT = """#!/bin/bash
@@ -100,11 +101,12 @@ def test_leaves_a_fingerprint(instance: Instance) -> None:
         "script": sha256(instance.script),
         "environment": sha256(instance.environment),
         "unit": sha256(instance.unit),
-        "secret": sha256(instance.secret),
+        "secret": left["secret"],
         "release": "abc-123",
         "directory": str(instance.release),
         "invocation": "0123abcd",
     }
+    assert is_of(str(left["secret"]), instance.secret.read_bytes()) and sha256(instance.secret) not in str(left)
     assert sorted(path.name for path in instance.folder.iterdir()) == ["executed", "fingerprint.json"]
     assert list(instance.folder.parent.iterdir()) == [instance.folder]
 

@@ -542,8 +542,8 @@ def test_no_proof_while_something_is_missing(config: Config, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("content", "header"),
     [
-        ("# for clients\nPD_API_KEY='abc=123'\n", "Bearer abc=123"),
-        ("export PD_API_KEY=abc123\n", "Bearer abc123"),
+        ('it\'s "mine" =123\n', 'Bearer it\'s "mine" =123'),
+        ("PD_API_KEY=abc123", "Bearer PD_API_KEY=abc123"),
     ],
 )
 def test_the_api_key_is_sent(config: Config, service: Service, tmp_path: Path, content: str, header: str) -> None:

@@ -114,9 +114,7 @@ def seconds_of(node: Node, command: str) -> float:
 
 def install(node: Node) -> None:
     """Prints how long the runtime phase takes beside uv alone, and what two releases take on the disk."""
-    folder = wheels.of(node)
-    push = subprocess.Popen(["tar", "-C", str(folder), "-cf", "-", "."], stdout=subprocess.PIPE)
-    subprocess.run([*node.ssh_command(), f"mkdir -p {WHEELS} && tar -C {WHEELS} -xf -"], stdin=push.stdout, check=True)
+    wheels.copy(node, wheels.of(node, "sglang-router", "smg"), WHEELS)
     timed_run(node, operations="tests/node/install.py", package_wheelhouse=WHEELS)
     release = node.run("basename $(readlink /opt/sglang-pd/current)").stdout.strip()
     python = release.split("-py")[1].split("-")[0]

@@ -52,12 +52,12 @@ class Node:
         part.rename(self.folder / "node.json")
 
     @property
-    def _network(self) -> Network:
+    def network(self) -> Network:
         return Network(int(self._record()["number"]))
 
     @property
     def address(self) -> str:
-        return self._network.address
+        return self.network.address
 
     @property
     def hardware_name(self) -> str:
@@ -93,7 +93,7 @@ class Node:
                     number = network.claim().number
                     bases = f"{kept}:{base.name}" if kept else base.name
                     self._save(number=number, hardware=self.wanted_hardware, base=bases)
-                network.set_up(self._network)
+                network.set_up(self.network)
                 self._make_ssh_key()
                 self._fill_disk(release)
                 shutil.copyfile(self._host_key, self.known_hosts)
@@ -129,7 +129,7 @@ class Node:
             base = debian.base_tree(release, STORE)
             try:
                 with interrupts_deferred():
-                    machine.stop(self._pid_file, self._network.namespace)
+                    machine.stop(self._pid_file, self.network.namespace)
                     for part in (self._disk.layer, self._disk.root, self.folder / "work"):
                         remove_tree(part)
                     self._save(**{**self._record(), "base": base.name})
@@ -183,8 +183,8 @@ class Node:
             if not self.folder.exists():
                 return
             if (self.folder / "node.json").exists():
-                machine.stop(self._pid_file, self._network.namespace)
-                network.tear_down(self._network)
+                machine.stop(self._pid_file, self.network.namespace)
+                network.tear_down(self.network)
             remove_tree(self.folder)
 
     def _make_ssh_key(self) -> None:
@@ -217,7 +217,7 @@ class Node:
     def _boot(self, release: debian.Release) -> None:
         bound = [Path(line) for line in (self.folder / "bound").read_text().splitlines()]
         log = self.folder / "console.log"
-        machine.start(self._disk, self._network.namespace, bound, self._pid_file, log)
+        machine.start(self._disk, self.network.namespace, bound, self._pid_file, log)
         self._wait(self._answers, "answers ssh")
         self._wait_booted()
         self._require_route(*package_sources.mirror_endpoint(release))
@@ -270,7 +270,7 @@ class Node:
         hint = ""
         if chains := network.dropping_chains():
             hint = f"; this machine's firewall drops forwarded packets ({', '.join(chains)}; docker sets that), allow"
-            hint += f" {self._network.link} there: iptables -I FORWARD -i pd-node-+ -j ACCEPT;"
+            hint += f" {self.network.link} there: iptables -I FORWARD -i pd-node-+ -j ACCEPT;"
             hint += " iptables -I FORWARD -o pd-node-+ -j ACCEPT"
         raise NodeError(f"node {self.name} cannot reach the package mirror {host}:{port}: {why}{hint}")
 

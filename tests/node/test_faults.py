@@ -138,7 +138,7 @@ def builder(served: Node) -> Iterator[Builder]:
     try:
         served.run("cat >/run/asker.py", text=ASKER)
         out(served, "systemd-run -q --unit asker -p StandardOutput=file:/run/asker.log python3 /run/asker.py")
-        with index(wheels.of(served)) as source, within_reach(served, source.url):
+        with index(wheels.of(served, "sglang-router")) as source, within_reach(served, source.url):
             # what no release shares with the cache, byte code aside, is what another one needs
             own = f"find {CURRENT}/ -path '*/__pycache__' -prune -o -type f -links 1 -printf '%k\\n'"
             need = int(out(served, f"{own} | awk '{{sum += $1}} END {{print sum}}'"))

@@ -243,21 +243,3 @@ def test_a_user_with_sudo_can_do_it_all(served: Node) -> None:
         assert out(served, f"stat -c '%U:%G %a' {CONFIG}/decode.sh") == "root:sglang 755"
     finally:
         served.run("userdel -r plain; rm /etc/sudoers.d/plain")
-
-
-def test_a_key_is_asked_of_clients_and_never_shown(served: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    key = "only-for-this-test-0123456789"
-    monkeypatch.setenv("PD_TEST_KEY", key)
-    with_key = deploy(served, "-y", "--diff", router_api_key_env="PD_TEST_KEY")
-    assert with_key.status == 0 and key not in with_key.output, with_key.output
-    assert pids(served)[UNITS[0]] != 0 and "Services | Running: router" in with_key.changed
-    asked = "import urllib.request as u; u.urlopen(u.Request('http://127.0.0.1:8000/v1/chat/completions', b'{}', %s))"
-    refused = served.run(f'python3 -c "{asked % {}}"')
-    assert "HTTP Error 401" in refused.stderr
-    assert answers(served), "the questions are asked with the key"
-    assert out(served, f"stat -c '%a %U:%G' {CONFIG}/api-key.env") == "640 root:sglang"
-    assert served.run(f"journalctl -u {UNITS[2]} | grep -q {key}").returncode != 0
-    assert deploy(served, "-y", router_api_key_env="PD_TEST_KEY").changed == []
-
-    assert deploy(served, "-y").status == 0
-    assert served.run(f"test -e {CONFIG}/api-key.env").returncode != 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,14 +12,27 @@ from tests.node.node import STORE, Node
 from tests.node.process import command
 
 
-def of(node: Node) -> Path:
-    """A folder with every wheel for the node's Python, by make wheelhouse; kept below .node for the next time."""
-    folder = STORE / "wheels"
+def python(node: Node) -> str:
+    """The node's Python, "3.11"."""
     system = dict(
         line.split("=", 1) for line in node.run("grep = /etc/os-release").stdout.replace('"', "").splitlines()
     )
-    python = PYTHON_OF[system["ID"], system["VERSION_ID"]]
-    for router in ("sglang-router", "smg"):
-        line = [sys.executable, "-m", "tools.wheelhouse", release, python, "--dest", str(folder), "--router", router]
+    return PYTHON_OF[system["ID"], system["VERSION_ID"]]
+
+
+def of(node: Node, *routers: str, name: str = release) -> Path:
+    """A folder with every wheel of a release for the node's Python, by make wheelhouse; kept below .node for later."""
+    folder = STORE / f"wheels-{name}"
+    for router in routers:
+        line = [sys.executable, "-m", "tools.wheelhouse", name, python(node), "--dest", str(folder)]
+        line += ["--router", router]
         command(*line, "--torch-wheel", torch_wheel)
     return folder
+
+
+def copy(node: Node, folder: Path, path: str) -> None:
+    """What is in a folder of this machine into one of the node, over ssh."""
+    packed = subprocess.Popen(["tar", "-C", str(folder), "-cf", "-", "."], stdout=subprocess.PIPE)
+    line = f"mkdir -p {path} && tar -C {path} --no-same-owner -xf -"
+    subprocess.run([*node.ssh_command(), line], stdin=packed.stdout, check=True)
+    assert packed.wait() == 0

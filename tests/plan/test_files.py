@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tasks.facts.paths import Paths
-from tasks.plan.errors import PlanError
+from tasks.plan.errors import PlanError, without_passwords
 from tasks.plan.files import (
     ABSENT,
     FoundPath,
@@ -151,3 +151,15 @@ def test_the_script_tells_what_is_there(tmp_path: Path) -> None:
     assert (found["link"].kind, found["link"].target) == ("link", "folder")
     assert (found["dangling"].kind, found["dangling"].target) == ("link", "nowhere")
     assert found["absent"] == ABSENT
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('"index_url": "https://me:pass@word.example/x"', '"index_url": "https://***@word.example/x"'),
+        ("https://token@a.example https://b.example/@c", "https://***@a.example https://b.example/@c"),
+        ("mail@example.com, http://a:1/b", "mail@example.com, http://a:1/b"),
+    ],
+)
+def test_passwords_of_urls_are_not_shown(text: str, shown: str) -> None:
+    assert without_passwords(text) == shown

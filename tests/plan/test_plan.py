@@ -1,18 +1,20 @@
 """What the phases read from a plan: paths, owners, what the on-host tools are told."""
 
 import json
-import re
 import shlex
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tasks.plan.phases.activate import jit_words, release_checks
-from tasks.plan.phases.runtime import build_spec, lock_files, mark, patch_list_file, pins, uv_lock
+from tasks.plan.bench import figures as bench
+from tasks.plan.phases.activate import jit, release_checks
+from tasks.plan.phases.runtime import build_spec, description, lock_files, mark, patch_list_file, pins, uv_lock
 from tasks.plan.phases.system import directories
 from tasks.plan.phases.verify import verify_config
 from tasks.plan.plan import Plan
+from tasks.plan.proof import judgement as proof
+from tasks.support import render
 from tests.plan.builders import API_KEY, TWO_SOCKETS, hardware, manifest, overlay, plan, profile, release, settings
 
 SHIM = overlay()
@@ -65,13 +67,43 @@ def test_what_a_server_compiles_serves_its_own_release_only() -> None:
 def test_kernels_are_compiled_ahead_as_the_server_would_look_for_them() -> None:
     built = release(manifest(jit=["package:gen_norm"]))
     found = plan(settings(), hardware(TWO_SOCKETS), built)
-    words = jit_words(found)
-    variables = dict(word.split("=", 1) for word in words if re.match(r"[A-Z0-9_]+=", word))
+    asked = jit(found)
+    assert asked is not None
+    variables = json.loads(asked.told)
     assert variables.items() >= {(v.name, v.value) for v in found.workers[0].environment}
     assert variables["PATH"].startswith(f"{found.release_directory}/env/bin:")
     assert variables["CUDA_HOME"] == f"{found.release_directory}/env/cuda"
-    assert words[-3:] == ["--python", found.python, "package:gen_norm"]
-    assert jit_words(made()) == [], "nothing to compile"
+    assert asked.words[1:] == ["--python", found.python, "--environment", "-", "package:gen_norm"]
+    assert jit(made()) is None, "nothing to compile"
+
+
+def test_values_of_variables_stand_in_no_command_line() -> None:
+    """Any user of a host reads command lines, those of systemd-run in `systemctl show` too."""
+    value = "value-of-a-token"
+    role = {f"{role}_environment": {"TOKEN": value} for role in ("prefill", "decode", "router")}
+    worker = {"TOKEN2": {"value": value, "reason": "a test", "source": "here"}}
+    found = plan(
+        settings(worker_environment=worker, **role), hardware(TWO_SOCKETS), release(manifest(jit=["package:gen_norm"]))
+    )
+    asked = jit(found)
+    assert asked is not None and value in asked.told
+    for one in (asked, *release_checks(found)):
+        assert value not in one.command
+    files = [render.instance_files(found, instance) for instance in found.instances]
+    for file in (one for each in files for one in each.all if value.encode() in one.content):
+        assert file.mode == "640", f"{file.path} can be read by others"
+    for config in (bench.config_file(found), proof.config_file(found)):
+        assert value.encode() in config.content and config.mode == "640"
+
+
+def test_a_password_in_a_package_source_is_readable_by_root_alone() -> None:
+    found = made(package_index="https://me:password@pypi.example/simple")
+    spec = build_spec(found)
+    assert b"password" in spec.content and spec.mode == "600"
+    (folder,) = [one for one in directories(found) if one.path == found.paths.locks]
+    assert folder.mode == "700", "specs of earlier versions lie there too"
+    for file in (*lock_files(found), description(found)):
+        assert b"password" not in file.content
 
 
 @pytest.mark.parametrize(
@@ -124,8 +156,10 @@ def test_a_wheelhouse_reaches_the_builder_and_holds_both_locks_and_uv() -> None:
 
 def test_a_release_is_probed_in_the_environment_of_its_servers() -> None:
     found = made()
-    probe, router, variables = (shlex.split(command) for command in release_checks(found))
-    expected = json.loads(probe[probe.index("--expect") + 1])
+    checks = release_checks(found)
+    probe, router, variables = (shlex.split(check.command) for check in checks)
+    assert probe[1:] == ["probe", f"{found.release_directory}/env", "--expect", "-"]
+    expected = json.loads(checks[0].told)
     wanted = {variable.name: variable.value for variable in found.workers[0].environment}
     assert wanted["NCCL_P2P_LEVEL"] == "SYS" and expected["environment"].items() < wanted.items()
     assert not any(found.paths.cache in value for value in expected["environment"].values()), "root writes no cache"
@@ -159,7 +193,7 @@ def test_a_cuda_build_of_torch_may_serve_a_release_for_the_cpu() -> None:
     cpu = manifest(device="cpu", cuda=None)
     for lock, judged in (("torch==9.1.0+cpu --hash=x\n", True), ("torch==9.1.0 --hash=x\n", False)):
         probe = release_checks(plan(settings(), hardware(TWO_SOCKETS), release(cpu, lock=lock)))[0]
-        expected = json.loads(shlex.split(probe)[-1])
+        expected = json.loads(probe.told)
         assert ("cuda" in expected) is judged
         assert "gpu_imports" not in expected
 

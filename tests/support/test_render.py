@@ -178,7 +178,7 @@ def stage(tmp_path: Path) -> Path:
 def launched(stage: Path, made: Plan, name: str) -> tuple[list[str], dict[str, str]]:
     """Words and environment of the process that a launch script becomes."""
     _, files = files_of(made, name)
-    environment, secret = stage / "own.env", stage / "secret.env"
+    environment, secret = stage / "own.env", stage / "secret"
     environment.write_bytes(files.environment.content)
     if key := render.api_key(made):
         secret.write_bytes(key.content)
@@ -201,25 +201,29 @@ def launched(stage: Path, made: Plan, name: str) -> tuple[list[str], dict[str, s
 def test_a_launch_script_becomes_the_planned_process(planned: Plan, stage: Path) -> None:
     for instance in planned.instances:
         words, environment = launched(stage, planned, instance.name)
-        wanted = [*instance.binding, "python", "-m", instance.module, *(w for line in instance.arguments for w in line)]
-        assert words[: len(wanted)] == wanted
-        assert words[len(wanted) :] in ([], ["--api-key", API_KEY])
+        started = ["-m", instance.module]
+        if instance.role == "router" and planned.api_key:
+            started = [f"{planned.paths.bin}/pd-router", "--key", f"{stage}/secret", "--module", instance.module, "--"]
+        assert words == [*instance.binding, "python", *started, *instance.words]
         assert environment.items() >= {(v.name, v.value) for v in instance.environment}
         assert environment["PATH"].startswith(f"{stage}/release/{instance.interpreter.rpartition('/')[0]}:")
 
 
-def test_the_api_key_is_passed_by_the_router_only(stage: Path) -> None:
+def test_the_api_key_is_read_by_the_router_only_and_shown_by_nobody(stage: Path) -> None:
     made = HOSTS["open to others"](stage)
-    words, _ = launched(stage, made, "router")
-    assert words[-2:] == ["--api-key", API_KEY]
-    assert "--api-key" not in launched(stage, made, "prefill")[0]
+    for instance in made.instances:
+        words, environment = launched(stage, made, instance.name)
+        assert (f"{stage}/secret" in words) == (instance.role == "router")
+        assert "--api-key" not in words
+        assert not any(API_KEY in value for value in (*words, *environment.values()))
 
 
 def test_the_api_key_stands_in_its_own_file_alone(tmp_path: Path) -> None:
     made = HOSTS["open to others"](tmp_path)
     key = render.api_key(made)
     assert key is not None
-    assert (key.secret, key.mode) == (True, "640")
+    assert key.mode == "640" and len(key.salt) == 32
+    assert render.api_key(made) != key, "each run draws its own salt"
     for files in rendered(made).values():
         assert not any(
             API_KEY.encode() in file.content or shlex.quote(API_KEY).encode() in file.content for file in files

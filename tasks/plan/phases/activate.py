@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import dataclass
 
 from tasks.plan.files import WantedFile, to_json
 from tasks.plan.plan import Plan
@@ -27,19 +28,31 @@ def pin_file(plan: Plan) -> WantedFile | None:
     return WantedFile(plan.paths.pin, to_json(plan.pin.model_dump())) if plan.pin else None
 
 
-def release_checks(plan: Plan) -> tuple[str, ...]:
+@dataclass(frozen=True)
+class Told:
+    """A command and its standard input: values of variables stand in no command line, which any user reads."""
+
+    words: list[str]
+    told: str = ""
+
+    @property
+    def command(self) -> str:
+        return shlex.join(self.words)
+
+
+def release_checks(plan: Plan) -> tuple[Told, ...]:
     """Commands that a finished release must pass before it becomes current; one that has served passed them."""
     if plan.release.id in plan.history.served:
         return ()
-    checks = [_probe(plan), _router_probe(plan)]
+    checks = [_probe(plan), Told(_router_probe(plan))]
     # of an environment that is there already, variables were judged in the preflight: nothing was built since
     if plan.release.existing is None and plan.judged_variables:
-        checks.append(["variables", f"{plan.release_directory}/env", *plan.judged_variables])
-    return tuple(shlex.join([f"{plan.paths.bin}/pd-env", *words]) for words in checks)
+        checks.append(Told(["variables", f"{plan.release_directory}/env", *plan.judged_variables]))
+    return tuple(Told([f"{plan.paths.bin}/pd-env", *check.words], check.told) for check in checks)
 
 
-def _probe(plan: Plan) -> list[str]:
-    """pd-env's words for the servers' environment."""
+def _probe(plan: Plan) -> Told:
+    """What pd-env is told about the servers' environment."""
     manifest, existing = plan.release.manifest, plan.release.existing
     environment = {
         variable.name: variable.value
@@ -58,7 +71,7 @@ def _probe(plan: Plan) -> list[str]:
         **({"paths": list(existing.paths)} if existing else {}),
     }
     of_existing = ["--python", plan.python, "--untouched"] if existing else []
-    return ["probe", f"{plan.release_directory}/env", *of_existing, "--expect", json.dumps(expected)]
+    return Told(["probe", f"{plan.release_directory}/env", *of_existing, "--expect", "-"], json.dumps(expected))
 
 
 def _router_probe(plan: Plan) -> list[str]:
@@ -71,16 +84,14 @@ def _router_probe(plan: Plan) -> list[str]:
     return [*words, "--arguments", json.dumps(router.words), *of_existing]
 
 
-def jit_words(plan: Plan) -> list[str]:
-    """The words that compile the servers' kernels ahead, where servers look for them; [] where there are none."""
+def jit(plan: Plan) -> Told | None:
+    """What compiles the servers' kernels ahead, where servers look for them; None where there are none."""
     if not plan.release.manifest.jit:
-        return []
+        return None
     variables = {variable.name: variable.value for variable in plan.workers[0].environment}
     variables["PATH"] = f"{plan.python.rpartition('/')[0]}:{variables.get('PATH', USUAL_PATH)}"
-    return [
-        *("env", *(f"{name}={value}" for name, value in variables.items())),
-        *(f"{plan.paths.bin}/pd-jit", "--python", plan.python, *plan.release.manifest.jit),
-    ]
+    words = [f"{plan.paths.bin}/pd-jit", "--python", plan.python, "--environment", "-", *plan.release.manifest.jit]
+    return Told(words, json.dumps(variables))
 
 
 def _ordinary_torch(plan: Plan) -> bool:

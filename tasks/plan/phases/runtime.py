@@ -83,4 +83,4 @@ def build_spec(plan: Plan) -> WantedFile:
         "pd_env": f"{plan.paths.bin}/pd-env",
         "pd_patch": f"{plan.paths.bin}/pd-patch",
     }
-    return WantedFile(f"{plan.paths.locks}/{plan.release.id}.json", to_json(spec))
+    return WantedFile(f"{plan.paths.locks}/{plan.release.id}.json", to_json(spec), "600")  # a URL can hold a password

@@ -42,7 +42,7 @@ def directories(plan: Plan) -> tuple[WantedDirectory, ...]:
     return (
         WantedDirectory(paths.root),
         WantedDirectory(paths.bin),
-        WantedDirectory(paths.locks),
+        WantedDirectory(paths.locks, "700"),  # earlier specs too: a URL can hold a password
         WantedDirectory(paths.releases),
         *([WantedDirectory(paths.bundled), WantedDirectory(paths.model)] if plan.profile.source.bundled else []),
         WantedDirectory(paths.config, "750", "root", group),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 from tasks.plan.model.profile import ModelProfile
@@ -124,8 +125,15 @@ class Paths:
 
     @property
     def secret(self) -> str:
-        """Environment file with the API key; there only when router_api_key_env is set."""
-        return f"{self.config}/api-key.env"
+        """The API key alone; there only when router_api_key_env is set."""
+        return f"{self.config}/api-key"
+
+    @property
+    def secret_leftovers(self) -> list[str]:
+        """Where the API key lies after an interruption, and where an earlier version kept and sent it."""
+        earlier = f"{self.config}/api-key.env"
+        sent = hashlib.sha1(f"{earlier}.new".encode(), usedforsecurity=False).hexdigest()
+        return [f"{self.secret}.new", earlier, f"{earlier}.new", f"/tmp/pyinfra-{sent}"]
 
     def script(self, instance: str) -> str:
         return f"{self.config}/{instance}.sh"

@@ -6,11 +6,12 @@ import base64
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tasks.plan.errors import PlanError
 from tasks.plan.host.answers import Answer
+from tasks.plan.service.api_key import is_of
 from tasks.plan.service.instances import Instance, kv_pairs, lone_decode
 from tasks.plan.service.paths import UNITS
 from tasks.plan.service.units import written_by_us
@@ -31,8 +32,14 @@ class Fingerprint:
     script: str
     environment: str
     unit: str
-    secret: str | None
+    secret: str | bytes | None = field(repr=False)  # the key's file where it is wanted, a salted hash where it runs
     release: str
+
+    def differs(self, running: Fingerprint, part: str) -> bool:
+        """Whether what is wanted is another than what runs."""
+        if part == "secret":
+            return not is_of(running.secret, self.secret)
+        return bool(getattr(self, part) != getattr(running, part))
 
 
 @dataclass(frozen=True)
@@ -141,7 +148,7 @@ def reason_to_restart(wanted: Fingerprint, found: Running) -> str | None:
         return f"starts, it is {found.active}"
     if found.fingerprint is None:
         return "restarts, it left no fingerprint of what it runs"
-    changed = [PART_NAMES[part] for part in PARTS if getattr(wanted, part) != getattr(found.fingerprint, part)]
+    changed = [PART_NAMES[part] for part in PARTS if wanted.differs(found.fingerprint, part)]
     return f"restarts, it was started with another {' and '.join(changed)}" if changed else None
 
 

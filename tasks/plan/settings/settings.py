@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from tasks.plan.errors import PlanError, nearest
+from tasks.plan.errors import PlanError, nearest, without_passwords
 from tasks.plan.settings.roles import KINDS, LOOPBACK, ROLES, Count, Decode, Port, Prefill, Role, Server
 
 Seconds = Annotated[int, Field(ge=1)]
@@ -37,6 +37,7 @@ Python = Annotated[Literal["auto", "3.11", "3.12"], BeforeValidator(lambda v: st
 # Keys of the host's data that belong to pyinfra: its connectors' and its global arguments (_sudo, ...).
 PYINFRA_KEY = re.compile(r"^(_|ssh_|docker_|dockerssh_|chroot_|vagrant_|terraform_|fake_)")
 VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+KEY_OPTION = re.compile(r"--([a-z-]+-)?api-k")  # argparse takes beginnings of options too
 
 
 class Variable(BaseModel):
@@ -203,7 +204,7 @@ def _line(fault: Mapping[str, Any], given: Mapping[str, object]) -> str:
     inside = "".join(f"[{part!r}]" for part in inner if part in _keys(given.get(name)))
     message = str(fault["msg"])
     message = message[:1].lower() + message[1:]
-    return f"setting {name}{inside} = {given.get(name)!r}: {message}"
+    return without_passwords(f"setting {name}{inside} = {given.get(name)!r}: {message}")
 
 
 def _keys(value: object) -> list[object]:
@@ -316,6 +317,15 @@ def _contradictions(settings: Settings) -> list[str]:
                 f"settings {one.name}_gpus and {other.name}_gpus both name GPU {', '.join(map(str, both))}: "
                 "give it to one role"
             )
+    arguments = {f"{role.name}_arguments": role.arguments for role in roles}
+    for name, words in (*arguments.items(), ("router_arguments", settings.router_arguments)):
+        for option in (word.partition("=")[0] for word in words if KEY_OPTION.match(word)):
+            lines.append(  # its value is not shown either
+                f"setting {name} holds {option}: any user of the host reads arguments; the key that clients must send "
+                "comes by router_api_key_env"
+            )
+    if settings.model_hub is not None and "@" in settings.model_hub:  # not shown: it may be a password
+        lines.append("setting model_hub holds credentials, and any user of the host would see them: name one without")
     lines += _port_clashes(settings)
     lines += _driver_contradictions(settings)
     for name in ("router_host", "router_metrics_host"):

@@ -83,7 +83,7 @@ def test_what_the_tool_is_told() -> None:
 
 def test_the_key_is_named_and_not_told() -> None:
     file = bench.config_file(plan(settings(), hardware(TWO_SOCKETS), api_key=API_KEY))
-    assert json.loads(file.content)["api_key_file"] == "/etc/sglang-pd/api-key.env"
+    assert json.loads(file.content)["api_key_file"] == "/etc/sglang-pd/api-key"
     assert API_KEY not in file.content.decode()
 
 

@@ -120,8 +120,9 @@ def test_servers_and_checks_use_its_interpreter_and_paths() -> None:
         assert variables["PYTHONPYCACHEPREFIX"].startswith(made.paths.release_cache(made.release.id))
     assert made.release.folders == {"env": "/opt/torch/.venv", "router": "/opt/torch/.venv"}
     assert made.site_packages == "/srv/wheels"
-    probe, router = (shlex.split(command) for command in release_checks(made))
-    assert "--untouched" in probe and json.loads(probe[-1])["paths"] == ["/srv/wheels"]
+    checks = release_checks(made)
+    probe, router = (shlex.split(check.command) for check in checks)
+    assert "--untouched" in probe and json.loads(checks[0].told)["paths"] == ["/srv/wheels"]
     assert router[-2:] == ["--path", "/srv/wheels"]
     assert not any(package.startswith("python3.") for package in packages(made)), "its Python is not ours to install"
 

@@ -48,7 +48,7 @@ def test_a_gate_that_is_still_open_is_no_reason() -> None:
         ("script", "other", "launch script"),
         ("environment", "other", "environment file"),
         ("unit", "other", "unit file"),
-        ("secret", "other", "API key"),
+        ("secret", "0a:0b", "API key"),
         ("release", "release-2", "release"),
     ],
 )

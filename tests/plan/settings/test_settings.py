@@ -306,3 +306,24 @@ def test_a_variable_with_a_line_break_anywhere(field: str) -> None:
 def test_patches_for_an_environment_that_is_there_are_one_fault() -> None:
     line = fault(environment="existing", existing_python="/opt/env/bin/python3", patches=["shim"])
     assert line.startswith("setting patches = ['shim']: nothing is placed into environment")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [{"model_hub": "https://me:password@hub.example"}, {"package_index": ["https://me:password@pypi.example/simple"]}],
+)
+def test_a_refusal_shows_no_password(data: dict[str, object]) -> None:
+    with pytest.raises(PlanError) as error:
+        settings(**data)
+    assert "password" not in str(error.value) and next(iter(data)) in str(error.value)
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode", "server", "router"])
+@pytest.mark.parametrize("words", [["--api-key", "of-mine"], ["--api-key=of-mine"], ["--tenant-api-key", "of-mine"]])
+def test_a_key_among_arguments_is_refused_unshown(role: str, words: list[str]) -> None:
+    layout = "single" if role == "server" else "pd"
+    with pytest.raises(PlanError) as error:
+        settings(layout=layout, **{f"{role}_arguments": words})
+    (line,) = error.value.lines
+    assert line.startswith(f"setting {role}_arguments holds --") and "router_api_key_env" in line
+    assert "of-mine" not in line

@@ -1,0 +1,81 @@
+"""pd-router against a module that stands in for a router: the key reaches it, and no command line."""
+
+from __future__ import annotations
+
+import json
+import string
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.plan.service.api_key import key_of, written
+from tests.bin.tools import load, run
+
+shared = load("pd_shared.py")
+ROUTER = """
+import argparse, json, pathlib
+def parse_router_args(words):
+    parser = argparse.ArgumentParser(prog="router")
+    parser.add_argument("--port", type=int)
+    parser.add_argument("--api-key")
+    parser.add_argument("--prefill", nargs="+", action="append")
+    return parser.parse_args(words)
+def launch_router(args):
+    print(json.dumps([args.port, args.prefill, args.api_key, pathlib.Path("/proc/self/cmdline").read_text()]))
+"""
+KEYS = st.text(string.digits + string.ascii_letters + string.punctuation + " ", min_size=16, max_size=60).filter(
+    lambda key: key == key.strip()
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("router")
+    (made / "a_router.py").write_text(ROUTER)
+    (made / "keyless.py").write_text(ROUTER.replace('    parser.add_argument("--api-key")\n', ""))
+    (made / "other.py").write_text("x = 1\n")
+    return made
+
+
+@given(KEYS)
+@settings(max_examples=15)
+def test_any_key_goes_from_the_setting_to_router_and_client(folder: Path, key: str) -> None:
+    """Router and client read what the playbook wrote; the routers themselves are asked on a simulated host."""
+    (folder / "key").write_bytes(written(key_of("PD_KEY", key)))
+    ran = run("pd-router", "--key", folder / "key", "--module", "a_router", "--", "--port", "1", PYTHONPATH=str(folder))
+    assert ran.returncode == 0, ran.stderr
+    _, _, found, command_line = json.loads(ran.stdout)
+    assert found == key
+    assert key not in command_line and command_line.endswith("--port\x001\x00")
+    assert shared.read_key(folder / "key") == key
+
+
+def test_the_arguments_arrive_as_they_are(folder: Path) -> None:
+    (folder / "key").write_bytes(written("k" * 16))
+    words = ["--prefill", "http://a:1", "8998", "--prefill", "http://b:1", "--port", "8000"]
+    ran = run("pd-router", "--key", folder / "key", "--module", "a_router", "--", *words, PYTHONPATH=str(folder))
+    assert json.loads(ran.stdout)[:2] == [8000, [["http://a:1", "8998"], ["http://b:1"]]]
+
+
+@pytest.mark.parametrize(
+    ("module", "content", "words", "code", "line"),
+    [
+        ("a_router", b"", [], 2, "holds no key: one line of printable ASCII"),
+        ("a_router", b"two\nlines\n", [], 2, "holds no key"),
+        ("a_router", b" blank before\n", [], 2, "holds no key"),
+        ("a_router", b"PD_API_KEY=\xff\n", [], 2, "holds no key"),
+        ("a_router", b"good\n", ["--api-key", "another"], 1, "or has been given one as an argument"),
+        ("keyless", b"good\n", [], 1, "keyless takes no key"),
+        ("other", b"good\n", [], 1, "other cannot be started with a key: module 'other' has no attribute"),
+        ("nowhere", b"good\n", [], 1, "nowhere cannot be started with a key: No module named 'nowhere'"),
+    ],
+)
+def test_what_cannot_be_started_says_why(
+    folder: Path, module: str, content: bytes, words: list[str], code: int, line: str
+) -> None:
+    (folder / "key").write_bytes(content)
+    ran = run("pd-router", "--key", folder / "key", "--module", module, "--", *words, PYTHONPATH=str(folder))
+    assert (ran.returncode, ran.stdout) == (code, "")
+    assert line in ran.stderr and "good" not in ran.stderr
