@@ -15,6 +15,6 @@ def ask(plan: Plan) -> None:
         name="Golden questions through the router",
         tool=f"{plan.paths.bin}/pd-verify",
         config=plan.paths.verify,
-        proof=f"{RUN}/proof.json",
+        answered=f"{RUN}/answered.json",
         depends=[f"{plan.paths.run(instance.name)}/fingerprint.json" for instance in plan.instances],
     )

@@ -16,8 +16,8 @@ class Answers(FactBase[dict[str, Any]]):
     def default() -> dict[str, Any]:
         return {}
 
-    def command(self, tool: str, config: str, proof: str, depends: list[str]) -> str:
-        command = [tool, "--config", config, "--json", "--proof", proof]
+    def command(self, tool: str, config: str, answered: str, depends: list[str]) -> str:
+        command = [tool, "--config", config, "--json", "--answered", answered]
         for path in depends:
             command += ["--depends", path]
         return f"{shlex.join(command)}; true"

@@ -13,16 +13,16 @@ from tasks.operations.progress import say
 
 
 @operation()
-def answers(tool: str, config: str, proof: str, depends: list[str]) -> Generator[StringCommand, None, None]:
+def answers(tool: str, config: str, answered: str, depends: list[str]) -> Generator[StringCommand, None, None]:
     """Right answers, streaming and not. Asking changes nothing, so a service that answers shows "No changes".
 
-    The tool keeps a proof below /run: while the same processes run with the same configuration, it asks one
+    The tool remembers right answers below /run: while the same processes run with the same configuration, it asks one
     question instead of all.
     """
     if not state.is_executing:
         host.noop("asked once the service runs")
         return
-    found = host.get_fact(Answers, tool=tool, config=config, proof=proof, depends=depends)
+    found = host.get_fact(Answers, tool=tool, config=config, answered=answered, depends=depends)
     for answer in found.get("answers", []):
         times = f"TTFT {answer['ttft_ms']:.0f} ms, TPOT {answer['tpot_ms']:.1f} ms" if answer.get("tpot_ms") else ""
         if answer["ok"]:

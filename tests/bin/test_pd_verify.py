@@ -502,38 +502,38 @@ def test_metrics_that_cannot_be_read(config: Config) -> None:
     assert outcome["reason"].startswith("metrics of decode: cannot connect to 127.0.0.1:")
 
 
-# --- proof ------------------------------------------------------------------------------------------------------------
+# --- answered ------------------------------------------------------------------------------------------------------------
 
 
-def test_with_a_proof_only_one_question_is_asked(config: Config, service: Service, tmp_path: Path) -> None:
-    proof, fingerprint = tmp_path / "proof", tmp_path / "fingerprint.json"
+def test_after_right_answers_only_one_question_is_asked(config: Config, service: Service, tmp_path: Path) -> None:
+    answered, fingerprint = tmp_path / "answered", tmp_path / "fingerprint.json"
     fingerprint.write_text("{}")
-    arguments = ("--proof", proof, "--depends", fingerprint)
+    arguments = ("--answered", answered, "--depends", fingerprint)
     code, outcome = config.run(*arguments)
-    assert (code, outcome["proven"], len(outcome["answers"])) == (0, False, 4)
+    assert (code, outcome["answered_before"], len(outcome["answers"])) == (0, False, 4)
     code, outcome = config.run(*arguments)
-    assert (code, outcome["proven"], len(outcome["answers"]), outcome["requests"]) == (0, True, 1, 2)
+    assert (code, outcome["answered_before"], len(outcome["answers"]), outcome["requests"]) == (0, True, 1, 2)
     fingerprint.write_text('{"pid": 2}')
     assert len(config.run(*arguments)[1]["answers"]) == 4
     config.content["limit_s"] = 61
     assert len(config.run(*arguments)[1]["answers"]) == 4
 
 
-def test_a_wrong_answer_ends_the_proof(config: Config, service: Service, tmp_path: Path) -> None:
-    proof = tmp_path / "proof"
-    assert config.run("--proof", proof)[0] == 0
+def test_a_wrong_answer_ends_that(config: Config, service: Service, tmp_path: Path) -> None:
+    answered = tmp_path / "answered"
+    assert config.run("--answered", answered)[0] == 0
     service.answers["What is 17*23?"] = "392"
-    code, outcome = config.run("--proof", proof)
-    assert (code, outcome["proven"]) == (1, True)
-    assert not proof.exists()
+    code, outcome = config.run("--answered", answered)
+    assert (code, outcome["answered_before"]) == (1, True)
+    assert not answered.exists()
 
 
-def test_no_proof_while_something_is_missing(config: Config, tmp_path: Path) -> None:
-    arguments = ("--proof", tmp_path / "proof", "--depends", tmp_path / "missing")
+def test_nothing_is_remembered_while_something_is_missing(config: Config, tmp_path: Path) -> None:
+    arguments = ("--answered", tmp_path / "answered", "--depends", tmp_path / "missing")
     for _ in range(2):
         code, outcome = config.run(*arguments)
-        assert (code, outcome["proven"]) == (0, False)
-    assert not (tmp_path / "proof").exists()
+        assert (code, outcome["answered_before"]) == (0, False)
+    assert not (tmp_path / "answered").exists()
 
 
 # --- configuration ----------------------------------------------------------------------------------------------------

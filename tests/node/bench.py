@@ -62,7 +62,7 @@ P
 STOP_BY_HAND = (
     "systemctl stop hand-router hand-prefill hand-decode 2>/dev/null; systemctl reset-failed 'hand-*' 2>/dev/null; true"
 )
-STOP = "systemctl stop sglang-pd-router sglang-pd-prefill sglang-pd-decode; rm -f /run/sglang-pd/proof.json"
+STOP = "systemctl stop sglang-pd-router sglang-pd-prefill sglang-pd-decode; rm -f /run/sglang-pd/answered.json"
 
 
 # Both environments of a release as somebody would install them who knows uv: same wheels, same locks, own cache.

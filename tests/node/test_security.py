@@ -31,7 +31,7 @@ def untouched(served: Node) -> Iterator[Node]:
 
 # ---- what root reads
 
-FORGED = "{}\n\n@@section files 0\nsglang-pd-x;id>/root/PWNED active\n\n@@section x 0\n"
+FORGED = "{}\n\n@@section x 0\nsglang-pd-x;id>/root/PWNED active\n\n@@section files 0\n"  # as 7060253 read it
 
 
 def test_a_server_cannot_write_what_root_reads_of_it_nor_would_it_be_believed(untouched: Node) -> None:

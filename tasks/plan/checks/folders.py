@@ -39,7 +39,10 @@ def _faults(wanted: WantedDirectory, text: str, tops: tuple[str, ...]) -> Iterat
     for part in parts:
         ours = any(part.path == top or part.path.startswith(f"{top}/") for top in tops)
         if ours and part.kind == "link":
-            yield f"{part.path} is a link to {part.target}, a folder belongs there: take the link away"
+            yield (
+                f"{part.path} is a link to {part.target}, a folder belongs there: take the link away; "
+                "to have it on another disk, mount that there or name it in the setting"
+            )
             return
         if part.kind == "other" or not part.mode:
             yield f"{part.path} is no folder: take it away, or name another one"
