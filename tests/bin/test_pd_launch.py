@@ -280,7 +280,7 @@ def test_wrong_usage() -> None:
 def test_tools_are_executable_and_explain_themselves(tool: str) -> None:
     path = BIN / tool
     assert path.read_text().startswith("#!/usr/bin/python3 -I\n")
-    assert stat.S_IMODE(path.stat().st_mode) == 0o755
+    assert os.access(path, os.X_OK), "whatever the umask of who cloned it"
     done = run(tool, "--help")
     assert done.returncode == 0
     assert "exit codes" in done.stdout
