@@ -146,7 +146,7 @@ reprove = False  # True = measure again although servers run: drain them, measur
 
 package_index = None  # URL of the Python package index
 package_extra_indexes = []  # URLs asked besides it, a CPU torch index for example
-package_find_links = []  # folders or URLs of wheels, asked besides the index
+package_find_links = []  # folders or URLs of wheels, asked besides the index, which must answer
 package_certificate = None  # PEM file on the host that signs the above
 # Folder on the host (a copy, or shared storage) that `make wheelhouse` filled: it alone is asked, no index
 package_wheelhouse = None
