@@ -4,3 +4,5 @@ from pyinfra import config
 
 # One failed host ends the run: a router must not come up over a dead worker. Raise the limit with --fail-percent.
 config.FAIL_PERCENT = 0
+# Programs run in it also where /tmp is mounted noexec: pyinfra puts the helper there that hands sudo your password.
+config.TEMP_DIR = "/var/tmp"

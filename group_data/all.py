@@ -53,6 +53,10 @@ decode_bootstrap_port = 8999  # decode opens no such port; SGLang takes it for a
 decode_dist_init_port = 30435
 decode_mem_fraction = 0.60  # lower than for prefill: captured CUDA graphs need memory besides
 decode_cuda_graph_max_batch = 64  # sequences; larger batches run without a CUDA graph
+# Where decode puts the KV cache of requests that it has to take back: "host_pool", pinned host memory, taken at the
+# start; "cpu_tensor", ordinary host memory, when it happens. None = SGLang's choice, host_pool for most models.
+decode_retraction_backup = None
+decode_retraction_gb = None  # GB that host_pool pins for each GPU; None = 20 % of the GPU's KV cache
 decode_arguments = []
 decode_environment = {}
 
@@ -142,7 +146,7 @@ reprove = False  # True = measure again although servers run: drain them, measur
 
 package_index = None  # URL of the Python package index
 package_extra_indexes = []  # URLs asked besides it, a CPU torch index for example
-package_find_links = []  # folders or URLs of wheels, asked besides the index
+package_find_links = []  # folders or URLs of wheels, asked besides the index, which must answer
 package_certificate = None  # PEM file on the host that signs the above
 # Folder on the host (a copy, or shared storage) that `make wheelhouse` filled: it alone is asked, no index
 package_wheelhouse = None

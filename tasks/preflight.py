@@ -37,7 +37,7 @@ from tasks.plan.service.api_key import key_of
 from tasks.plan.service.paths import Paths
 from tasks.plan.settings import settings
 from tasks.plan.settings.settings import Settings
-from tasks.support import catalogue, report
+from tasks.support import catalogue, connection, report
 
 
 @dataclass
@@ -112,6 +112,7 @@ def _examined() -> Seen:
     variable = wanted.router_api_key_env
     api_key = key_of(variable, os.environ.get(variable, "")) if variable else None
     paths = Paths.of(wanted, profile)
+    connection.prepare()
 
     releases = history.read(
         host.get_fact(

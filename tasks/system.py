@@ -7,7 +7,7 @@ from pyinfra.api import deploy
 
 from tasks.facts.paths import Paths
 from tasks.operations import files, system
-from tasks.plan.phases.system import directories, kernel_settings, packages
+from tasks.plan.phases.system import directories, kernel_settings, needrestart, packages
 from tasks.plan.plan import Plan
 from tasks.plan.service.paths import SYSCTL
 from tasks.support import render
@@ -15,10 +15,11 @@ from tasks.support import render
 
 @deploy("System")
 def provision(plan: Plan) -> None:
-    folders, user = directories(plan), plan.settings.service_user
+    of_needrestart, no_restarts = needrestart()
+    folders, user = (*directories(plan), *of_needrestart), plan.settings.service_user
     found = host.get_fact(
         Paths,
-        paths=[SYSCTL, *(folder.path for folder in folders if folder.by == "root")],
+        paths=[SYSCTL, no_restarts.path, *(folder.path for folder in folders if folder.by == "root")],
         user=user,
         theirs=[folder.path for folder in folders if folder.by != "root"],
     )
@@ -31,6 +32,7 @@ def provision(plan: Plan) -> None:
     )
     for folder in folders:
         files.directory(name=f"Folder {folder.path}", wanted=folder, found=found[folder.path])
+    files.file(name=f"File {no_restarts.path}", wanted=no_restarts, found=found[no_restarts.path])
     files.file(name=f"Kernel settings {SYSCTL}", wanted=render.sysctl(plan), found=found[SYSCTL])
     for setting in kernel_settings(plan):
         system.kernel_setting(name=f"Kernel setting {setting.key}", setting=setting)

@@ -12,8 +12,15 @@ import pytest
 
 from tasks.plan.driver.steps import KEYRINGS, PLACED
 from tasks.plan.host.answers import Answer
-from tasks.plan.phases.runtime import build_spec, description, lock_files, patch_list_file, uv_lock, uv_metadata
-from tasks.plan.phases.system import directories
+from tasks.plan.phases.runtime import (
+    build_spec,
+    description,
+    lock_files,
+    patch_list_file,
+    uv_lock,
+    uv_metadata,
+)
+from tasks.plan.phases.system import directories, needrestart
 from tasks.plan.phases.verify import verify_config
 from tasks.plan.plan import Plan
 from tasks.plan.service.paths import BOOT_ID, SYSCTL
@@ -83,6 +90,8 @@ def every_path(plan: Plan) -> Iterable[str]:
     yield from (file.path for file in lock_files(plan))
     yield from (f"{plan.paths.bin}/{name}" for name in catalogue.tools())
     assert patch_list_file(plan) is not None
+    of_needrestart, no_restarts = needrestart()
+    yield from (no_restarts.path, *(folder.path for folder in of_needrestart))
     yield from (patch_list_file(plan).path, f"{plan.paths.current}/release.json")
     yield from (f"{plan.paths.model}/{name}" for name in catalogue.bundled_model("rehearsal-qwen2"))
     yield render.target(plan).path

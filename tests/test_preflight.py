@@ -56,19 +56,19 @@ def os_release(name: str, version: str) -> str:
     return f'PRETTY_NAME="{name.title()} {version}"\nID={name}\nVERSION_ID="{version}"'
 
 
-@pytest.mark.parametrize(
-    ("name", "version"), [("debian", "12"), ("debian", "13"), ("ubuntu", "22.04"), ("ubuntu", "24.04")]
-)
+@pytest.mark.parametrize(("name", "version"), [("debian", "12"), ("ubuntu", "24.04")])
 def test_systems_that_are_supported(name: str, version: str) -> None:
     assert faults(os=os_release(name, version)) == []
 
 
 @pytest.mark.parametrize(
-    ("name", "version"), [("debian", "11"), ("ubuntu", "20.04"), ("rocky", "9.4"), ("alpine", "3.20"), ("debian", "")]
+    ("name", "version"),
+    [("debian", "11"), ("ubuntu", "22.04"), ("ubuntu", "26.04"), ("rocky", "9.4"), ("alpine", "3.20"), ("debian", "")],
 )
 def test_systems_that_are_not(name: str, version: str) -> None:
     line = only(faults(os=os_release(name, version)))
-    assert f"{name.title()} {version} is not supported: Debian from 12 and Ubuntu from 22.04 are" in line
+    assert f"{name.title()} {version} is not supported" in line
+    assert "tried are Debian 12 and Ubuntu 24.04" in line
 
 
 def test_every_fault_is_told_at_once() -> None:
@@ -93,7 +93,7 @@ def test_the_python_of_the_distribution() -> None:
 
 
 def test_a_python_that_is_asked_for_and_there() -> None:
-    assert chosen("3.12", pythons="3.11 3.12") == "3.12"
+    assert chosen("3.12", pythons="3.11 3.11.2 final\n3.12 3.12.3 final") == "3.12"
 
 
 def test_a_python_that_is_asked_for_and_not_there() -> None:

@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -149,3 +150,11 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o644) -> Non
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def remove(path: Path) -> None:
+    """Whatever is there, if anything. A link is taken away, not followed. Raises OSError."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

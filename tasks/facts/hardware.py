@@ -6,29 +6,32 @@ from tasks.facts.owners import OWNER
 from tasks.facts.sections import PRELUDE, Sections
 from tasks.plan.host.answers import FABRIC_COLUMNS, GPU_COLUMNS, HEALTH_COLUMNS
 
-# A driver that hangs is asked once: every further question to it counts as timed out too.
-# Limit: without persistence each card is started anew for a question, 3 to 4 s a card (cvmimage#363).
-# What nvidia-smi says of single cards beside an answer (a corrupted infoROM, exit status 14; a card that is lost) goes
-# to the section warned. Where a lost card takes the whole answer along, the others are asked one by one.
+# smi: asks nvidia-smi; _said and _s are its answer. A driver that hangs is asked once: every further question to it
+# counts as timed out too. Without persistence each card is started anew for a question, 3 to 4 s a card (cvmimage#363).
+# What it says of single cards beside an answer (a corrupted infoROM, exit status 14; a card that is lost) goes to the
+# section warned. Where a lost card takes the whole answer along, the others are asked one by one.
+# asked NAME QUESTION...: smi's answer as a section.
 _SCRIPT = r"""
 gpus_on_bus() { cards class 0 | awk '$2 ~ /^0x03/ {print $1}'; }
-said_of_cards='^(WARNING: infoROM is corrupted|Unable to determine the device handle) .*'
-smi() { [ -z "${hung-}" ] || { echo "$hung"; return 124; }
-  command -v nvidia-smi >/dev/null || return 127
+of_cards='^(WARNING: infoROM is corrupted|Unable to determine the device handle) .*'
+hung='' warned=''
+smi() {
+  if [ -n "$hung" ]; then _said=$hung _s=124; return; fi
+  if ! command -v nvidia-smi >/dev/null; then _said='' _s=127; return; fi
   _limit=$((30 + 10 * $(gpus_on_bus | grep -c .)))
   _said=$(limit "$_limit" nvidia-smi "$@" 2>&1); _s=$?
-  case $_s in 124 | 137) hung="no answer within $_limit s"; echo "$hung"; return $_s ;; esac
-  _of_cards=$(printf '%s\n' "$_said" | grep -E "$said_of_cards")
-  _good=$(printf '%s\n' "$_said" | grep -Ev "$said_of_cards")
-  if [ $_s != 0 ] && [ -n "$_of_cards" ]; then
-    [ -n "$_good" ] || _good=$(for b in $(gpus_on_bus); do
-      _one=$(limit "$_limit" nvidia-smi -i "$b" "$@" 2>&1) && printf '%s\n' "$_one"; done)
-    if [ -n "$_good" ]; then
-      warned=$(printf '%s\n%s\n' "${warned-}" "$_of_cards" | grep . | sort -u) _said=$_good _s=0
-    fi
+  case $_s in 124 | 137) hung="no answer within $_limit s" _said=$hung; return ;; esac
+  _of_cards=$(printf '%s\n' "$_said" | grep -E "$of_cards")
+  if [ $_s = 0 ] || [ -z "$_of_cards" ]; then return; fi
+  _good=$(printf '%s\n' "$_said" | grep -Ev "$of_cards")
+  [ -n "$_good" ] || _good=$(for b in $(gpus_on_bus); do
+    _one=$(limit "$_limit" nvidia-smi -i "$b" "$@" 2>&1) && printf '%s\n' "$_one"; done)
+  if [ -n "$_good" ]; then
+    warned=$(printf '%s\n%s\n' "$warned" "$_of_cards" | grep . | sort -u) _said=$_good _s=0
   fi
-  printf '%s\n' "$_said"
-  return $_s; }
+}
+told() { printf '%s\n' "$_said"; return "$_s"; }
+asked() { _of=$1; shift; smi "$@"; section "$_of" told; }
 fabricmanager() { command -v systemctl >/dev/null || return 127
   limit 10 systemctl show -p LoadState,ActiveState nvidia-fabricmanager.service
   command -v nv-fabricmanager >/dev/null && limit 20 nv-fabricmanager --version; true; }
@@ -41,10 +44,7 @@ cards() { for d in /sys/bus/pci/devices/*; do [ "$(cat "$d/vendor" 2>/dev/null)"
   echo "${d##*/} $(cat "$d/$1" 2>/dev/null || echo "$2")"; done; }
 driver() { cat /proc/driver/nvidia/version 2>/dev/null; true; }
 licence() { command -v modinfo >/dev/null || return 127; limit 20 modinfo -F license nvidia; }
-apps() { _apps=$(smi --query-compute-apps=pid,gpu_uuid,used_memory --format=csv,noheader,nounits); _s=$?
-  case $_s in 124 | 137) hung=1 ;; esac
-  printf '%s\n' "$_apps"; return $_s; }
-holders() { printf '%s\n' "$_apps" | cut -d, -f1 | grep -x '[0-9]*' | sort -un | while read -r p; do owner "$p"; done; }
+holders() { printf '%s\n' "$_said" | cut -d, -f1 | grep -x '[0-9]*' | sort -un | while read -r p; do owner "$p"; done; }
 kernel() { _log=$(limit 20 journalctl -k -b -q -o short-monotonic --no-pager 2>/dev/null)
   if [ -z "$_log" ]; then
     _log=$(limit 20 dmesg 2>&1); _s=$?
@@ -76,12 +76,12 @@ section memory grep -E '^Mem(Total|Available):' /proc/meminfo
 """
 
 _MATRICES = r"""
-section topo smi topo -m
-section p2p smi topo -p2p rw
-section apps apps
+asked topo topo -m
+asked p2p topo -p2p rw
+asked apps --query-compute-apps=pid,gpu_uuid,used_memory --format=csv,noheader,nounits
 section holders holders
 section fabricmanager fabricmanager
-section warned echo "${warned-}"
+section warned echo "$warned"
 """
 
 
@@ -95,5 +95,5 @@ class Hardware(Sections):
             "rows": "--query-remapped-rows=gpu_uuid,remapped_rows.pending,remapped_rows.failure",
             "fabric": f"--query-gpu={FABRIC_COLUMNS}",
         }
-        queries = [f"section {name} smi {query} --format=csv,noheader,nounits" for name, query in asked.items()]
+        queries = [f"asked {name} {query} --format=csv,noheader,nounits" for name, query in asked.items()]
         return "\n".join([PRELUDE, OWNER, _SCRIPT, *queries, _MATRICES])

@@ -12,8 +12,8 @@ from pyinfra import host
 from pyinfra.api import FunctionCommand, Host, State, StringCommand, operation
 
 from tasks.facts.hardware import Hardware
+from tasks.operations.apt import apt_get
 from tasks.operations.progress import ask, run_and_log, say
-from tasks.operations.system import APT
 from tasks.plan.driver import steps as driver
 from tasks.plan.driver.steps import Steps
 from tasks.plan.service.paths import BOOT_ID, TARGET
@@ -31,13 +31,12 @@ def installed(steps: Steps) -> Commands:
     say(host, f"installs {', '.join(steps.arriving)}")
     if steps.leaving:
         say(host, f"removes {', '.join(steps.leaving)}")
-    yield StringCommand(f"{APT} update")
-    install = f"{APT} install --no-install-recommends --allow-downgrades {shlex.join(steps.install)}"
-    if steps.unhold:  # apt would keep these, whatever is asked of it
-        held = shlex.join(steps.unhold)
-        yield StringCommand(f"apt-mark unhold {held} && {{ {install} || {{ apt-mark hold {held}; exit 1; }}; }}")
-    else:
-        yield StringCommand(install)
+    yield FunctionCommand(apt_get, [["update"]], {})
+    install = ["install", "--no-install-recommends", "--allow-downgrades", *steps.install]
+    held = shlex.join(steps.unhold)  # apt would keep these, whatever is asked of it
+    yield FunctionCommand(
+        apt_get, [install], {"before": f"apt-mark unhold {held}", "failed": f"apt-mark hold {held}"} if held else {}
+    )
 
 
 @operation()

@@ -59,7 +59,7 @@ def in_own_unit(plan: Plan, unit: str, command: Sequence[str], keep: str, **limi
     properties = {
         "User": plan.settings.service_user,
         "WorkingDirectory": plan.paths.state,
-        "LimitNOFILE": plan.settings.limit_nofile,
+        "LimitNOFILE": plan.open_files,
         **limits,
     }
     run = ["systemd-run", "--quiet", "--collect", "--wait", "--pipe", f"--unit={unit}"]

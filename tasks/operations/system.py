@@ -6,12 +6,12 @@ import shlex
 from collections.abc import Generator, Sequence
 
 from pyinfra import host
-from pyinfra.api import StringCommand, operation
+from pyinfra.api import FunctionCommand, StringCommand, operation
 
+from tasks.operations.apt import apt_get
 from tasks.plan.phases.system import KernelSetting
 
-Commands = Generator[StringCommand, None, None]
-APT = "DEBIAN_FRONTEND=noninteractive apt-get -y -q -o DPkg::Lock::Timeout=300"
+Commands = Generator[StringCommand | FunctionCommand, None, None]
 
 
 @operation()
@@ -20,8 +20,8 @@ def packages(missing: Sequence[str]) -> Commands:
     if not missing:
         host.noop("every package is installed")
         return
-    yield StringCommand(f"{APT} update")
-    yield StringCommand(f"{APT} install --no-install-recommends {shlex.join(missing)}")
+    yield FunctionCommand(apt_get, [["update"]], {})
+    yield FunctionCommand(apt_get, [["install", "--no-install-recommends", *missing]], {})
 
 
 @operation()

@@ -83,6 +83,12 @@ class Plan:
         return sorted(name for name in names - own if name.startswith("SGLANG_"))
 
     @property
+    def open_files(self) -> int:
+        """What units may open: as the setting says, or as many as this host can give."""
+        most = self.system.sysctls.get("fs.nr_open") or ""
+        return int(min(self.settings.limit_nofile, self.hardware.open_files, float(most if most.isdigit() else "inf")))
+
+    @property
     def group(self) -> str:
         """Of the service user; one that is made gets a group of its own name."""
         return self.system.group or self.settings.service_user

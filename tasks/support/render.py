@@ -65,6 +65,7 @@ def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
         "run": paths.run(instance.name),
         "secret": secret.path if secret else None,
         "patches": plan.patch_notes,
+        "open_files": plan.open_files,
         "decode": decode if (instance, decode) in kv_pairs(plan.instances) else None,
         "gpus": plan.gpus_freed_before(instance),
     }

@@ -284,7 +284,13 @@ def test_lock_without_hashes_is_refused(host: Host) -> None:
 
 def test_wheel_folder_that_lacks_one_wheel_names_it(host: Host) -> None:
     host.beta.unlink()
-    failed(host, host.run(), "beta==2.0", "not found")
+    failed(host, host.run(), "beta==2.0", "not found", f"cd {host.wheels} && sha256sum -c SHA256SUMS")
+
+
+def test_a_damaged_wheel_of_the_folder_is_named(host: Host) -> None:
+    with host.beta.open("ab") as file:
+        file.write(b"more")
+    failed(host, host.run(), "beta==2.0", f"cd {host.wheels} && sha256sum -c SHA256SUMS")
 
 
 def test_other_version_than_pinned_names_the_pin(host: Host) -> None:

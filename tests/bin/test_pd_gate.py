@@ -208,6 +208,20 @@ def where(server: subprocess.Popen[str]) -> str:
     return f"http://127.0.0.1:{said[1]}"
 
 
+def test_another_process_with_any_bytes_in_its_name_is_no_trouble(host: Host) -> None:
+    name = (
+        "import ctypes,time; ctypes.CDLL(None).prctl(15, b'n\\xffme) 1', 0, 0, 0); print(flush=True); time.sleep(1000)"
+    )
+    with subprocess.Popen([sys.executable, "-c", name], stdout=subprocess.PIPE) as odd, serving() as site:
+        assert odd.stdout is not None
+        odd.stdout.readline()
+        site.answers["/health"] = answer(200)
+        try:
+            assert finish(host.decode(site.url, os.getpid())).returncode == 0
+        finally:
+            odd.kill()
+
+
 def test_a_server_left_over_from_an_earlier_start_is_told_apart(
     host: Host, site: Site, server_process: subprocess.Popen[bytes]
 ) -> None:
@@ -606,6 +620,32 @@ FAILING = [
         "NIXL or the plugin",
     ),
     ("ModuleNotFoundError: No module named 'nixl'", "NIXL or the plugin"),
+    ("RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized", "NVSwitches"),
+    ("ImportError: Please install mooncake by following the instructions at https://github.com/", "Mooncake"),
+    ("ImportError: libcudart.so.12: cannot open shared object file: No such file or directory", "Mooncake"),
+    (
+        "ib_mlx5dv_md.c:123  UCX  ERROR mlx5dv_devx_obj_create(CQ) failed on mlx5_1, syndrome 0x0: Remote I/O",
+        "UCX, which",
+    ),
+    (
+        "E1130 09:11:00 nixl_agent.cpp:300] createBackend: backend 'UCX' encountered error NIXL_ERR_BACKEND",
+        "UCX, which",
+    ),
+    ("nixl_cu13._bindings.nixlBackendError: NIXL_ERR_BACKEND", "UCX, which"),
+    (
+        " 6  /opt/x/nixl_cu13.libs/libplugin_UCX.so(+0x3b0d1) [0x7f1c] nixlUcxSharedThread::run()+0x51",
+        "thread of NIXL's UCX backend crashed",
+    ),
+    ("[2026-11-29 19:14:00 TP0] Watchdog timeout (self.watchdog_timeout=300)", "scheduler hung"),
+    (
+        "[2026-11-29 19:14:00 TP0] Scheduler watchdog timeout (self.watchdog_timeout=300, self.soft=False)",
+        "scheduler hung",
+    ),
+    (
+        "[2026-11-29 19:14:00] Prefill instance failed to register to bootstrap server: HTTPConnectionPool("
+        "host='10.0.0.1', port=8998): Max retries exceeded (Caused by NewConnectionError: [Errno 111] Connection refused)",
+        "prefill could not register",
+    ),
     ("nixl_cu13._bindings.nixlNotFoundError: NIXL_ERR_NOT_FOUND", "NIXL or the plugin"),
     (
         "OSError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/var/lib/sglang-pd/models/gone'.",
@@ -653,6 +693,9 @@ HARMLESS = [
     "tcp_ep.c:1260 UCX  ERROR tcp_ep 0x3c502370 (state=CONNECTED): send(110) failed: Input/output error",
     "2026-11-29 19:14:19 ERROR http_request{method=GET uri=/readiness}: smg::observability: request failed",
     "[2026-11-29 19:14:00] Decode transfer failed for request rank=1 with exception KVTransferError",
+    "[2026-11-29 19:14:00] Pyspy failed to dump PID 63217. Error: /bin/sh: py-spy: command not found",
+    "[2026-11-29 19:14:00 TP0] Scheduler watchdog timeout (self.watchdog_timeout=30, self.soft=True)",
+    "    nixlUcxSharedThread::run() (libplugin_UCX.so)",  # of a stack that py-spy shows
     "Traceback (most recent call last):",
     "ValueError: a request was malformed",
 ]
@@ -712,6 +755,10 @@ def test_recorded_failed_starts_are_known(host: Host, site: Site, recorded: str,
         ("Loading safetensors checkpoint shards:  50% Completed | 23/46 [00:10<00:10, 2.1it/s]", "loading weights"),
         ("Multi-thread loading shards: 100% Completed | 1/1 [00:00<00:00, 58.08it/s]", "loading weights"),
         ("[2026-11-29 19:14:00 TP0] Capture decode CUDA graph begin. bs=64", "capturing graphs"),
+        (
+            "[2026-11-29 19:14:30 TP0] Allocating kv hierarchical KV host pool: 311040 tokens, 17.84 GB host memory.",
+            "pinning the host pool for retracted requests",
+        ),
         (
             "[2026-11-29 19:14:00 TP0] Capture cuda graph begin. This can take up to several minutes.",
             "capturing graphs",

@@ -212,3 +212,14 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="directory"):
         shared.write_atomically(tmp_path / "result.json", "text\n")
     assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_whatever_is_there_is_removed_and_a_link_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "folder/deep").mkdir(parents=True)
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("kept")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    for name in ("folder", "file", "link", "dangling", "absent"):
+        shared.remove(tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]

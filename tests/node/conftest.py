@@ -7,11 +7,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.node.deploying import provisioned
+from tests.node.deploying import plain_user, provisioned, without_plain_user
 from tests.node.fixtures import bare_node, node
 from tests.node.node import Node
 
 __all__ = ["bare_node", "node", "served"]
+
+# As hosts are found: a proxy for every unit, where nothing answers, and a /tmp that no program runs from.
+FOUND = r"""
+mkdir -p /etc/systemd/system.conf.d && cat >/etc/systemd/system.conf.d/proxy.conf <<'END' && systemctl daemon-reexec
+[Manager]
+DefaultEnvironment="HTTP_PROXY=http://127.0.0.1:9" "https_proxy=http://127.0.0.1:9" "All_Proxy=http://127.0.0.1:9"
+END
+mount -t tmpfs -o noexec,mode=1777 tmpfs /tmp
+"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -27,7 +36,11 @@ def served() -> Iterator[Node]:
     node = Node(f"served-{os.getpid()}")
     try:
         node.up()
-        first = provisioned(node)
+        made = node.run(FOUND)
+        assert made.returncode == 0, made.stderr
+        as_plain = plain_user(node, password="not so secret")
+        first = provisioned(node, *as_plain)  # nor does anybody log in as root: sudo, with a password
+        without_plain_user(node)
         assert len(first.changed) > 30, "a bare host is made from almost every operation"
         yield node
         assert node.unrecorded() == []

@@ -57,9 +57,26 @@ def deploy(node: Node, *arguments: str, operations: str = "deploy.py", **data: o
     return Result(ran.returncode, ran.stderr + ran.stdout, report)
 
 
-def provisioned(node: Node, **data: object) -> Result:
+def plain_user(node: Node, password: str = "") -> tuple[str, ...]:
+    """A user "plain" who may use sudo: without a password, or with this one. Returns pyinfra's arguments."""
+    may = "ALL" if password else "NOPASSWD: ALL"
+    made = node.run(
+        "useradd -m plain && install -d -o plain -m 700 /home/plain/.ssh && "
+        "install -o plain -m 600 /root/.ssh/authorized_keys /home/plain/.ssh/ && "
+        f"echo 'plain ALL=(ALL) {may}' >/etc/sudoers.d/plain"
+        + (f" && echo 'plain:{password}' | chpasswd" if password else "")
+    )
+    assert made.returncode == 0, made.stderr
+    return ("--ssh-user", "plain", "--sudo", *(("--data", f"_sudo_password={password}") if password else ()))
+
+
+def without_plain_user(node: Node) -> None:
+    node.run("userdel -r plain; rm -f /etc/sudoers.d/plain")
+
+
+def provisioned(node: Node, *arguments: str, **data: object) -> Result:
     """Deploy to verified answers; the test's set-up failed where this does."""
-    result = deploy(node, "-y", **data)
+    result = deploy(node, "-y", *arguments, **data)
     assert result.status == 0 and result.report, result.output
     return result
 

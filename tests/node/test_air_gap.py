@@ -64,7 +64,7 @@ def gap(bare_node: Callable[..., Node], tmp_path_factory: pytest.TempPathFactory
         for package in debian_packages(catalogue.manifest(name), [wheels.python(node)])
     ]
     out(node, f"apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -y -q install {' '.join(packages)}")
-    out(node, "rm -rf /etc/pip.conf /etc/xdg/pip /etc/uv ~/.config ~/.pip && : >/etc/environment")
+    out(node, "rm -rf /etc/pip.conf /etc/xdg/pip /etc/uv ~/.config ~/.pip && echo PIP_RETRIES=1 >/etc/environment")
     pem = tmp_path_factory.mktemp("mirror") / "mirror.pem"
     public = certificate(pem, node.network.gateway)
     node.run("cat >/usr/local/share/ca-certificates/mirror.crt", text=public.read_text())

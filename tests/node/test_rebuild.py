@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 
 from tests.node.asking import answers, out, states
-from tests.node.deploying import deploy, provisioned
+from tests.node.deploying import deploy, plain_user, provisioned
 from tests.node.node import Node
 
 
@@ -19,7 +19,7 @@ def test_the_two_documented_commands_bring_a_rebuilt_host_back(served: Node) -> 
     assert "key" in changed_key.output.lower(), changed_key.output
 
     subprocess.run(["ssh-keygen", "-R", served.address, "-f", str(served.known_hosts)], check=True, capture_output=True)
-    assert len(provisioned(served).changed) > 30
+    assert len(provisioned(served, *plain_user(served)).changed) > 30
     assert states(served) == ["active"] * 3
     assert answers(served)
     assert deploy(served, "-y").changed == []

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.node.deploying import command_line, environment
+from tests.node.deploying import command_line, environment, plain_user, without_plain_user
 from tests.node.node import REPOSITORY, Node
 
 # Memory and disk are those of the machine that runs the tests, not of a host with eight GPUs.
@@ -26,7 +26,7 @@ SETTINGS: dict[str, tuple[dict[str, object], str]] = {
     "missing model": ({"model_dir": "/srv/no-model"}, "model /srv/no-model holds no config.json"),
     "absent GPU": ({"prefill_gpus": "[8]"}, "setting prefill_gpus names GPU 8, this host has GPU 0-7"),
     "GPU for two roles": ({"prefill_gpus": "[0]", "decode_gpus": "[0]"}, "both name GPU 0"),
-    "spans NUMA nodes": ({"prefill_gpus": "[3,4]", "prefill_tensor_parallel": 2}, "spans NUMA nodes: GPU 3 is on node 0, GPU 4 on node 1; topo -m says 'GPU4"),
+    "not on the node": ({"prefill_gpus": "[4]", "prefill_numa_node": 0}, "setting prefill_numa_node = 0, but GPU 4 of prefill_gpus is on node 1; topo -m says 'GPU4"),
     "renamed argument": ({"decode_arguments": '["--cuda-graph-max-bs","64"]'}, "use --cuda-graph-max-bs-decode"),
     "context too long": ({"context_length": 4096}, "setting context_length = 4096: rehearsal-qwen2 ends at 2048"),
     "no room": ({"minimum_free_disk_gb": 100000}, "GB free, 100000 GB are needed"),
@@ -131,13 +131,52 @@ def test_a_port_that_another_process_holds_is_named_with_pid_and_command(node: N
 
 
 def test_without_root_the_line_says_how(node: Node) -> None:
-    node.run("useradd -m plain && install -d -o plain -m 700 /home/plain/.ssh && "
-             "install -o plain -m 600 /root/.ssh/authorized_keys /home/plain/.ssh/")  # fmt: skip
+    plain_user(node)
     try:
         said = refused(node, "-y", "--ssh-user", "plain")
     finally:
-        node.run("userdel -r plain")
+        without_plain_user(node)
     assert "needs root on the host: log in as root, or set _sudo = True" in said
+
+
+@pytest.mark.parametrize(
+    ("given", "prepared", "line"),
+    [
+        ((), "true", "there is no terminal to ask you for it: set _sudo_password in group_data"),
+        (("--data", "_sudo_password=guessed"), "true", "sudo does not take plain's _sudo_password: Sorry, try again."),
+        (
+            ("--data", "_sudo_password=right"),
+            "mount -t tmpfs -o noexec,mode=1777 tmpfs /var/tmp",
+            "no program runs in /var/tmp (mounted noexec?)",
+        ),
+        (("--data", "_sudo_password=right"), "rm /etc/sudoers.d/plain", "plain is not in the sudoers file"),
+    ],
+    ids=["no password", "wrong password", "no program runs", "no rights"],
+)
+def test_sudo_that_does_not_work_is_told_in_one_line(
+    node: Node, given: tuple[str, ...], prepared: str, line: str
+) -> None:
+    plain_user(node, password="right")
+    node.run(prepared)
+    try:
+        said = refused(node, "-y", "--ssh-user", "plain", "--sudo", *given)
+    finally:
+        node.run("umount /var/tmp 2>/dev/null")
+        without_plain_user(node)
+    assert len([text for text in said.splitlines() if "refused:" in text]) == 1, said
+    assert line in said
+
+
+def test_a_connection_without_traffic_is_kept_alive(node: Node) -> None:
+    node.run("echo 'LogLevel DEBUG1' >/etc/ssh/sshd_config.d/debug.conf; systemctl reload ssh")
+    try:
+        ran = subprocess.run(
+            command_line("-y", operations="tests/node/idle.py"), cwd=REPOSITORY, env=environment(node),
+            stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        )  # fmt: skip
+    finally:
+        node.run("rm /etc/ssh/sshd_config.d/debug.conf; systemctl reload ssh")
+    assert ran.returncode == 0, ran.stderr
 
 
 @pytest.mark.parametrize("arguments", [["--dry"], ["-y"]])

@@ -12,7 +12,7 @@ import pytest
 
 from tests.bin.test_pd_build import wheel
 from tests.node.asking import CONFIG, UNITS, answer, answers, out, pids, states
-from tests.node.deploying import broken_off, command_line, deploy, environment
+from tests.node.deploying import broken_off, command_line, deploy, environment, plain_user, without_plain_user
 from tests.node.node import REPOSITORY, Node
 from tests.node.waiting import until
 
@@ -228,13 +228,7 @@ def test_with_nixl_taken_away_no_answer_is_given_and_none_is_accepted(served: No
 
 
 def test_a_user_with_sudo_can_do_it_all(served: Node) -> None:
-    out(
-        served,
-        "useradd -m plain && install -d -o plain -m 700 /home/plain/.ssh && "
-        "install -o plain -m 600 /root/.ssh/authorized_keys /home/plain/.ssh/ && "
-        "echo 'plain ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/plain",
-    )
-    as_plain = ("-y", "--ssh-user", "plain", "--sudo")
+    as_plain = ("-y", *plain_user(served))
     try:
         assert deploy(served, *as_plain).changed == []
         out(served, f"echo '# by hand' >>{CONFIG}/decode.sh; systemctl stop {UNITS[2]}")
@@ -242,4 +236,39 @@ def test_a_user_with_sudo_can_do_it_all(served: Node) -> None:
         assert mended.changed == [f"Launch | File {CONFIG}/decode.sh", "Services | Running: router"], mended.output
         assert out(served, f"stat -c '%U:%G %a' {CONFIG}/decode.sh") == "root:sglang 755"
     finally:
-        served.run("userdel -r plain; rm /etc/sudoers.d/plain")
+        without_plain_user(served)
+
+
+def test_a_proxy_of_the_whole_system_reaches_no_server(served: Node) -> None:
+    """The host has one, where nothing answers: see `served`."""
+    assert "HTTP_PROXY=" in out(served, "systemctl show-environment; cat /etc/systemd/system.conf.d/proxy.conf")
+    for unit, pid in pids(served).items():
+        assert served.run(f"tr '\\0' '\\n' </proc/{pid}/environ | grep -qi _proxy=").returncode == 1, unit
+
+
+def test_an_upgrade_of_libc_restarts_no_server(served: Node) -> None:
+    """By the real needrestart, as an unattended upgrade runs it: it restarts what still uses the libc of before."""
+    out(served, "apt-get -qq update; DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends needrestart >/dev/null 2>&1; "
+        "systemd-run -q --unit=stranger sleep 1000; f=$(realpath /lib/*/libc.so.6) && cp -p $f $f.new && mv $f.new $f")  # fmt: skip
+    stranger = "systemctl show -p MainPID --value stranger"
+    before, ours = out(served, stranger), pids(served)
+    try:
+        said = out(served, "DEBIAN_FRONTEND=noninteractive needrestart -r a -m a </dev/null 2>&1")
+        assert out(served, stranger) != before, said
+        assert pids(served) == ours, said
+    finally:
+        served.run("systemctl stop stranger")
+
+
+def test_another_apt_that_holds_the_lists_is_waited_for(served: Node) -> None:
+    """As apt-daily or cloud-init does in the first minutes of a host."""
+    hold = (
+        "import fcntl, time; f = open('/var/lib/apt/lists/lock', 'w'); fcntl.lockf(f, fcntl.LOCK_EX); time.sleep(1000)"
+    )
+    out(served, f'dpkg --purge pciutils; systemd-run -q --unit=another-apt python3 -c "{hold}"')
+    try:
+        said = "waits for another apt, at most 600 s: Could not get lock /var/lib/apt/lists/lock. It is held by process"
+        assert broken_off(served, said, lambda _: served.run("systemctl stop another-apt")) == 0
+    finally:
+        served.run("systemctl stop another-apt")
+    assert out(served, "dpkg-query -W -f '${db:Status-Status}' pciutils") == "installed"

@@ -252,7 +252,7 @@ def system_sections(**changes: str) -> dict[str, Answer]:
         "machine": "x86_64",
         "glibc": "glibc 2.36",
         "init": "systemd",
-        "pythons": "3.11",
+        "pythons": "3 3.11.2 final\n3.11 3.11.2 final",
         "cpus": "0-255",
         "disk": "/opt/sglang-pd 900000000\n/var/lib/sglang-pd 900000000",
         "sysctl": "net.ipv4.ip_local_reserved_ports=\nkernel.numa_balancing=1",

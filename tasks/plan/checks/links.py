@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from tasks.plan.checks.gpus import LOST, health, warned
-from tasks.plan.checks.registry import Found, Unreadable, Verdict, check, error, healthy, warning
+from tasks.plan.checks.registry import NO_SUCH_TOOL, Found, Later, Unreadable, Verdict, check, error, healthy, warning
 from tasks.plan.host.matrices import parse_p2p_matrix, parse_topo_matrix
 from tasks.plan.service.instances import kv_pairs
-from tasks.plan.service.placement import write_collapse
+from tasks.plan.service.placement import near, write_collapse
 
 DEVICE = re.compile(r"^([0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f] ")
 
@@ -74,6 +74,9 @@ def generation(found: Found) -> Verdict:
     of_gpu=True,
 )
 def acs(found: Found) -> Verdict:
+    answer = found.answers.get("acs")
+    if answer is not None and answer.status == NO_SUCH_TOOL:
+        raise Later("lspci is not there yet, this run installs it: judged by the next one")
     bridge, controls, redirecting = "", 0, []
     for line in found.rows("acs"):
         if DEVICE.match(line):
@@ -167,6 +170,22 @@ def numa(found: Found) -> Verdict:
             *(f"{gpu.bus_id}: numa_node {gpu.numa_node}" for gpu in found.gpus if gpu.index in found.wanted),
         )
     return healthy("one NUMA node" if len(found.hardware.nodes) < 2 else "the node of every server is known")
+
+
+@check(
+    "gpu/placement/near",
+    "plan",
+    judges="the GPUs of one server share a socket or NVLink; others, which only a user names, are a warning",
+    source="sglang#17680; published NCCL measurements on 8x RTX PRO 6000, PCIe only: 13 to 37 GB/s across sockets",
+    settings=("prefill_gpus", "decode_gpus", "server_gpus"),
+    ask="nvidia-smi topo -m",
+    required=False,
+    of_gpu=True,
+)
+def close(found: Found) -> Verdict:
+    placements = tuple(worker.placement for worker in found.plan.workers if worker.placement)
+    said = near(placements, found.hardware)
+    return Verdict(said.level, said.line, said.advice, said.evidence)
 
 
 @check(

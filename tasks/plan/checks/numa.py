@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 
 from tasks.plan.checks.registry import (
     GB,
@@ -18,20 +19,33 @@ from tasks.plan.checks.registry import (
     warning,
 )
 from tasks.plan.host.matrices import number_list, spell_number_list
+from tasks.plan.service import retraction
 from tasks.plan.service.units import is_ours
+from tasks.plan.settings.roles import Decode
 
 
-def _gpus_of_node(found: Found) -> dict[int, int]:
-    """NUMA node -> GPUs (for a CPU release: ranks) of the servers that are bound to it."""
+def _ranks_of_node(found: Found) -> Iterator[tuple[int, str, int]]:
+    """(NUMA node, role, GPU) for each GPU (for a CPU release: rank) of the servers that are bound to a node."""
     node_of = {gpu.index: gpu.numa_node for gpu in found.gpus}
-    count: dict[int, int] = {}
     for worker in found.plan.workers:
         nodes = worker.placement.numa_nodes if worker.placement else ()
         for gpu in worker.placement.gpus if worker.placement and nodes else ():
             own = node_of.get(gpu)
-            node = own if own is not None and own in nodes else nodes[0]
-            count[node] = count.get(node, 0) + 1
-    return count
+            yield own if own is not None and own in nodes else nodes[0], worker.role, gpu
+
+
+def _gpus_of_node(found: Found) -> dict[int, int]:
+    """NUMA node -> GPUs of the servers that are bound to it."""
+    return dict(Counter(node for node, _, _ in _ranks_of_node(found)))
+
+
+def _pinned(found: Found, role: str, index: int) -> float:
+    """GB of host memory that one GPU's rank pins for requests that decode takes back."""
+    decode = found.settings.roles.get(role)
+    memory = next((gpu.memory_mib for gpu in found.gpus if gpu.index == index), 0)
+    if not isinstance(decode, Decode):
+        return 0.0
+    return retraction.pinned_gb(decode, found.plan.profile, memory, found.plan.arguments)
 
 
 def held(found: Found) -> Mapping[int, float]:
@@ -77,8 +91,9 @@ def cpus(found: Found) -> Verdict:
     "numa/memory/enough",
     "plan",
     judges="each NUMA node has enough free memory for its servers; what our own units hold there counts as free",
-    source="a rule of thumb of this playbook: CUDA context, imports and pinned buffers of a rank, doubled",
-    settings=("minimum_memory_gb_per_gpu",),
+    source="a rule of thumb of this playbook: CUDA context, imports and pinned buffers of a rank, doubled; decode's "
+    "host pool: 20 % of the KV cache, as SGLang 0.5.23 takes it",
+    settings=("minimum_memory_gb_per_gpu", "decode_retraction_backup", "decode_retraction_gb"),
     ask="numactl -H",
     of_gpu=True,  # a CPU release sizes its pools by what is free
 )
@@ -91,17 +106,21 @@ def node_memory(found: Found) -> Verdict:
         if row[2] in ("MemFree", "FilePages"):  # pages of files are given up for programs
             free[int(row[1])] = free.get(int(row[1]), 0.0) + int(row[3]) * 1024 / GB
     own, each = held(found), found.settings.minimum_memory_gb_per_gpu
-    wanted = _gpus_of_node(found)
+    wanted, pinned = _gpus_of_node(found), dict.fromkeys(free, 0.0)
     said = []
+    for node, role, gpu in _ranks_of_node(found):
+        pinned[node] = pinned.get(node, 0.0) + _pinned(found, role, gpu)
     for node, gpus in sorted(wanted.items()):
         if node not in free:
             raise Unreadable(f"no memory of node {node} in it")
-        said.append(f"node {node}: {free[node] + own.get(node, 0.0):.0f} GB for {gpus} GPUs")
-    short = [node for node, gpus in wanted.items() if free[node] + own.get(node, 0.0) < gpus * each]
+        pool = f" and {pinned[node]:.0f} GB that decode pins" if pinned[node] else ""
+        said.append(f"node {node}: {free[node] + own.get(node, 0.0):.0f} GB for {gpus} GPUs{pool}")
+    short = [node for node, gpus in wanted.items() if free[node] + own.get(node, 0.0) < gpus * each + pinned[node]]
     if short:
+        smaller = ', or set decode_retraction_backup = "cpu_tensor"' if any(pinned[node] for node in short) else ""
         return error(
             f"too little free memory: {'; '.join(said)}, {each:g} GB a GPU are needed",
-            "free it, or give the servers GPUs on another node",
+            f"free it, or give the servers GPUs on another node{smaller}",
             *said,
         )
     return healthy("; ".join(said) or "no server is bound to a node", *said)
@@ -112,7 +131,7 @@ def node_memory(found: Found) -> Verdict:
     "plan",
     judges="the host has enough memory available for all servers; what our own units hold counts as free",
     source="as numa/memory/enough",
-    settings=("minimum_memory_gb_per_gpu",),
+    settings=("minimum_memory_gb_per_gpu", "decode_retraction_backup", "decode_retraction_gb"),
     ask="free -g",
     of_gpu=True,
 )
@@ -121,11 +140,16 @@ def host_memory(found: Found) -> Verdict:
     if not row:
         raise Unreadable("no MemAvailable in it", *found.rows("memory"))
     available = int(row[1]) * 1024 / GB + sum(held(found).values())
-    needed = len(found.wanted) * found.settings.minimum_memory_gb_per_gpu
+    ranks = [(w.role, gpu) for w in found.plan.workers if w.placement for gpu in w.placement.gpus]
+    pinned = sum(_pinned(found, role, gpu) for role, gpu in ranks)
+    needed = len(found.wanted) * found.settings.minimum_memory_gb_per_gpu + pinned
     if available < needed:
+        pool = f", {pinned:.0f} of them for what decode pins" if pinned else ""
+        smaller = ', or set decode_retraction_backup = "cpu_tensor"' if pinned else ""
         return error(
-            f"{available:.0f} GB of memory are available, {needed:.0f} GB are needed for {len(found.wanted)} GPUs",
-            "end what holds it, or run fewer servers",
+            f"{available:.0f} GB of memory are available, {needed:.0f} GB are needed for {len(found.wanted)} "
+            f"GPUs{pool}",
+            f"end what holds it, or run fewer servers{smaller}",
             row[0],
         )
     return healthy(f"{available:.0f} GB available, {needed:.0f} GB are needed", row[0])

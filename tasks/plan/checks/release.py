@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tasks.plan.checks.registry import Found, Verdict, check, error, healthy, warning
-from tasks.plan.release import choice, existing
+from tasks.plan.release import choice, existing, lock
 
 
 @check(
@@ -43,6 +43,31 @@ def fits(found: Found) -> Verdict:
             *lines,
         )
     return healthy(f"{name} holds what release {release.manifest.name} says")
+
+
+@check(
+    "release/transfer/there",
+    "plan",
+    judges="the environment has what transfer_backend names",
+    source="no lock holds Mooncake: on CUDA 13 its wheel wants libcudart.so.12",
+    settings=("transfer_backend",),
+    ask="PYTHON -m pip list | grep -i mooncake",
+)
+def transfer(found: Found) -> Verdict:
+    assert found.plan is not None
+    release, backend = found.plan.release, found.settings.transfer_backend
+    if backend == "nixl":
+        return healthy("NIXL is part of every release")
+    pinned = () if release.existing else lock.read_all({"lock": release.lock})
+    there = release.existing.servers.packages if release.existing else [pin.name for pin in pinned]
+    packages = [name for name in there if name.startswith("mooncake-transfer-engine")]
+    if not packages:
+        where = release.existing.servers.python if release.existing else f"release {release.manifest.name}"
+        return error(
+            f'setting transfer_backend = "{backend}": {where} holds no mooncake-transfer-engine',
+            'set it to "nixl", or bring an environment that has it (environment = "existing")',
+        )
+    return healthy(f"{packages[0]} is there")
 
 
 @check(

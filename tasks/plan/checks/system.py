@@ -7,7 +7,17 @@ from tasks.plan.findings import Refused
 from tasks.plan.release import python
 from tasks.plan.release.versions import at_least
 
-SUPPORTED = {"debian": "12", "ubuntu": "22.04"}  # oldest version of each; glibc and Python decide beyond that
+# Those that were tried (README): Debian 12 on simulated hosts, Ubuntu 24.04 on a machine with two H200.
+SUPPORTED = {"debian": ("12",), "ubuntu": ("24.04",)}
+# Why one that looks close is none of them.
+KNOWN = {
+    (
+        "ubuntu",
+        "22.04",
+    ): "its python3 is 3.10, our tools need 3.11; its python3.11 is 3.11.0rc1, on which torch._dynamo "
+    "fails (NeMo/Speech#8459)"
+}
+OLDEST_TOOLS = "3.11"  # Python of the tools on the host: tomllib, hashlib.file_digest
 
 
 @check(
@@ -73,16 +83,17 @@ def machine(found: Found) -> Verdict:
 @check(
     "host/os/supported",
     "system",
-    judges="Debian from 12 or Ubuntu from 22.04",
-    source="where the locks' wheels and the packages are tried",
+    judges="a system that was tried: Debian 12, Ubuntu 24.04",
+    source="where the locks' wheels and the packages are tried; NeMo/Speech#8459: Ubuntu 22.04's Python 3.11.0rc1",
     ask="cat /etc/os-release",
 )
 def operating_system(found: Found) -> Verdict:
     name, version, title = found.system.os_id, found.system.os_version, found.system.os_name
-    oldest = SUPPORTED.get(name)
-    if oldest is None or not at_least(version, oldest):
+    if version not in SUPPORTED.get(name, ()):
+        tried = [f"{system.title()} {one}" for system, versions in SUPPORTED.items() for one in versions]
+        why = KNOWN.get((name, version))
         return error(
-            f"{title} is not supported: Debian from 12 and Ubuntu from 22.04 are",
+            f"{title} is not supported{f': {why}' if why else ''}; tried are {' and '.join(tried)}",
             "install one of these",
             f"ID={name} VERSION_ID={version}",
         )
@@ -105,6 +116,26 @@ def glibc(found: Found) -> Verdict:
             found.text("glibc").strip(),
         )
     return healthy(f"glibc {here}, {needed} is needed")
+
+
+@check(
+    "host/python/tools",
+    "system",
+    judges=f"python3, where it is installed, is {OLDEST_TOOLS} or later: it runs our tools on the host",
+    source="tomllib and hashlib.file_digest came with Python 3.11",
+    ask="python3 --version",
+)
+def tools_python(found: Found) -> Verdict:
+    version = found.system.python3
+    if version is None:
+        return healthy("no python3 yet, this run installs the distribution's")
+    if not at_least(version, OLDEST_TOOLS):
+        return error(
+            f"python3 is {version}, our tools need {OLDEST_TOOLS}",
+            "install a system whose own python3 is newer",
+            f"python3 {version}",
+        )
+    return healthy(f"python3 is {version}", f"python3 {version}")
 
 
 @check(

@@ -29,13 +29,13 @@ FABRIC_COLUMNS = "index,fabric.state,fabric.status"  # of the registration with 
 # Distribution -> the Python it carries that a release can serve.
 PYTHON_OF = {
     ("debian", "12"): "3.11",
-    ("ubuntu", "22.04"): "3.11",
     ("ubuntu", "24.04"): "3.12",
 }
 
 
 QUOTED = 240  # characters of a host's words in one line
 ENDED = "a process that has ended"
+CAP_SYS_RESOURCE = 1 << 24  # linux/capability.h: systemd may then raise a hard limit
 MISMATCH = "Driver/library version mismatch"
 T = TypeVar("T")
 
@@ -95,7 +95,9 @@ class System:
     machine: str
     glibc: str
     systemd: bool
-    pythons: tuple[str, ...]  # versions whose interpreter is there already
+    pythons: tuple[str, ...]  # versions whose interpreter is there already, pre-releases left out
+    prereleases: Mapping[str, str]  # "3.11" -> "3.11.0rc1"
+    python3: str | None  # full version of python3, which runs our tools; None: this run installs it
     cpus_online: frozenset[int]  # of the running kernel
     free_kib: Mapping[str, int]  # by path asked for
     sysctls: Mapping[str, str | None]  # None: this kernel has no such key
@@ -119,6 +121,7 @@ class Hardware:
     topo: TopoMatrix | None  # None where it cannot be read; the check gpu/topology/matrix says why
     p2p: P2PMatrix | None
     driver: str | None  # of the loaded kernel module
+    open_files: float  # the most that systemd can give a unit, fs.nr_open left out; inf where nobody says less
 
 
 def read_system(sections: Mapping[str, Answer]) -> System:
@@ -133,6 +136,7 @@ def read_system(sections: Mapping[str, Answer]) -> System:
         sysctls[key] = value.strip() if has else None
     user, group = [*_text(sections, "user").splitlines(), "", ""][:2]
     glibc = re.search(r"([0-9]+\.[0-9]+)", _text(sections, "glibc"))
+    pythons = [words for line in _text(sections, "pythons").splitlines() if len(words := line.split()) == 3]
     return System(
         uid=_parsed(sections, "uid", int),
         os_id=release.get("ID", "unknown"),
@@ -141,7 +145,9 @@ def read_system(sections: Mapping[str, Answer]) -> System:
         machine=_text(sections, "machine").strip(),
         glibc=glibc[1] if glibc else "0",
         systemd=_text(sections, "init").strip() == "systemd",
-        pythons=tuple(_text(sections, "pythons").split()),
+        pythons=tuple(name for name, _, level in pythons if name != "3" and level == "final"),
+        prereleases={name: full for name, full, level in pythons if name != "3" and level != "final"},
+        python3=next((full for name, full, _ in pythons if name == "3"), None),
         cpus_online=_parsed(sections, "cpus", number_list),
         free_kib=_parsed(sections, "disk", lambda text: {p: int(kib) for p, _, kib in _rows(text)}),
         sysctls=sysctls,
@@ -166,7 +172,25 @@ def read_hardware(sections: Mapping[str, Answer]) -> Hardware:
     _require_list(answer)
     topo, p2p = _read(parse_topo_matrix, sections, "topo"), _read(parse_p2p_matrix, sections, "p2p")
     gpus = tuple(_gpu(line, numa_of, topo) for line in answer.text.splitlines() if line.strip())
-    return Hardware(gpus, nodes, topo, p2p, driver)
+    return Hardware(gpus, nodes, topo, p2p, driver, _open_files(sections))
+
+
+def _open_files(sections: Mapping[str, Answer]) -> float:
+    limits, pid1 = (sections[name].text if name in sections else "" for name in ("limits", "pid1"))
+    hard = hard_limit(limits, "Max open files")
+    return float("inf") if hard is None or may_raise_limits(pid1) is not False else hard
+
+
+def hard_limit(text: str, name: str) -> float | None:
+    """A hard limit in /proc/PID/limits, inf for "unlimited"; None where it is not in it."""
+    row = re.search(rf"^{name}\s+\S+\s+([0-9]+|unlimited)\s", text + "\n", re.MULTILINE)
+    return None if row is None else float("inf") if row[1] == "unlimited" else float(row[1])
+
+
+def may_raise_limits(text: str) -> bool | None:
+    """Whether /proc/PID/status tells of CAP_SYS_RESOURCE, which raises hard limits; None where it does not say."""
+    row = re.search(r"^CapEff:\s*([0-9a-f]+)$", text, re.MULTILINE)
+    return bool(int(row[1], 16) & CAP_SYS_RESOURCE) if row else None
 
 
 def module_version(text: str) -> str | None:

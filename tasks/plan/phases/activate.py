@@ -17,8 +17,8 @@ IMPORTS = [
     "sglang.srt.managers.scheduler",
     "sglang.srt.managers.detokenizer_manager",
     "sglang.srt.models.registry",
-    "nixl",
 ]
+TRANSFER_IMPORTS = {"nixl": "nixl", "mooncake": "mooncake.engine"}  # of each transfer_backend
 GPU_IMPORTS = ["sgl_kernel"]  # its code for the card is chosen, and the driver's library loaded, while it is imported
 USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -60,11 +60,11 @@ def _probe(plan: Plan) -> Told:
         if not variable.value.startswith(plan.paths.cache)  # caches are the servers' own: the probe runs as root
     }
     expected = {
-        "imports": IMPORTS,
+        "imports": [*IMPORTS, TRANSFER_IMPORTS[plan.settings.transfer_backend]],
         **({"gpu_imports": GPU_IMPORTS} if manifest.device == "cuda" else {}),
         "torch": manifest.torch,
         **({} if _ordinary_torch(plan) else {"cuda": manifest.cuda}),  # a CUDA build serves the CPU too
-        "nixl_plugins": ["UCX"],
+        "nixl_plugins": ["UCX"] if plan.settings.transfer_backend == "nixl" else [],
         "arguments": {worker.name: worker.words for worker in plan.workers},
         "environment": environment,
         "folders": [environment["CUDA_HOME"]] if "CUDA_HOME" in environment else [],

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tasks.plan.files import WantedDirectory
+from tasks.plan.files import WantedDirectory, WantedFile
 from tasks.plan.host.matrices import number_list, spell_number_list
 from tasks.plan.plan import Plan
 from tasks.plan.release.manifest import Manifest
+from tasks.plan.service.paths import NEEDRESTART
 
 KERNEL_SETTINGS = ("net.ipv4.ip_local_reserved_ports", "kernel.numa_balancing")
 KERNEL_LIMITS = ("net.ipv4.ip_local_port_range", "fs.nr_open")  # only read
 
 
 def debian_packages(manifest: Manifest, pythons: Iterable[str]) -> list[str]:
-    """Packages for a release with any of these Pythons: headers for Triton, numactl for the binding."""
+    """Packages for a release with any of these Pythons: headers for Triton, numactl for the binding, pciutils for the
+    checks."""
     of_python = {f"python{version}{end}" for version in pythons for end in ("", "-venv", "-dev")}
-    return sorted({"python3", "numactl", *of_python, *manifest.system_packages})
+    return sorted({"python3", "numactl", "pciutils", *of_python, *manifest.system_packages})
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,18 @@ class KernelSetting:
 def packages(plan: Plan) -> tuple[str, ...]:
     """Debian packages: Python with its headers, what JIT compiles with, what binds and watches."""
     return tuple(debian_packages(plan.release.manifest, [] if plan.release.existing else [plan.release.python]))
+
+
+def needrestart() -> tuple[tuple[WantedDirectory, ...], WantedFile]:
+    """What keeps needrestart from restarting servers when an upgrade brings a new libc (awsome-distributed-ai#1165).
+
+    There before needrestart is: it may come later.
+    """
+    folder = NEEDRESTART.rpartition("/")[0]
+    text = "# written by sglang-pd-playbook: servers restart with its next run, or by hand\n"
+    text += "$nrconf{override_rc}{qr(^sglang-pd-)} = 0;\n"
+    folders = (WantedDirectory(folder.rpartition("/")[0]), WantedDirectory(folder))
+    return folders, WantedFile(NEEDRESTART, text.encode())
 
 
 def directories(plan: Plan) -> tuple[WantedDirectory, ...]:

@@ -25,6 +25,15 @@ def choose(found: System, manifest: Manifest, settings: Settings) -> str:
         raise Refused(
             error(CHECK, f"release {manifest.name} has locks for Python {', '.join(manifest.python)}, asked is {asked}")
         )
+    if asked in found.prereleases:
+        raise Refused(
+            error(
+                CHECK,
+                f"python{asked} is {found.prereleases[asked]}, a pre-release: torch._dynamo fails on it "
+                "(NeMo/Speech#8459), after gigabytes of installing",
+                f"install a finished Python {asked}, or a system that carries one",
+            )
+        )
     if asked not in found.pythons and asked != found.python:
         raise Refused(
             error(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tasks.plan.model.profile import ModelProfile
 from tasks.plan.release.manifest import Release
+from tasks.plan.service import retraction
 from tasks.plan.service.paths import Paths
 from tasks.plan.service.placement import Placement
 from tasks.plan.settings.roles import LOOPBACK, PAIR, PORT_STEP, Decode, Role
@@ -206,6 +207,7 @@ def _worker(
         ("--enable-metrics",),
         *_lines(profile.arguments),
         *(_lines(profile.decode_arguments) if isinstance(role, Decode) else []),
+        *(retraction.arguments(role) if isinstance(role, Decode) else []),
         *_lines(role.arguments),
     ]
     return Instance(

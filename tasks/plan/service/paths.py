@@ -11,6 +11,7 @@ from tasks.plan.settings.settings import Settings
 RUN = "/run/sglang-pd"
 UNITS = "/etc/systemd/system"
 SYSCTL = "/etc/sysctl.d/60-sglang-pd.conf"
+NEEDRESTART = "/etc/needrestart/conf.d/sglang-pd.conf"
 TARGET = "sglang-pd.target"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 

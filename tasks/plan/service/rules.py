@@ -5,6 +5,8 @@ from __future__ import annotations
 from tasks.plan.errors import PlanError
 from tasks.plan.model.profile import ModelProfile
 from tasks.plan.release.manifest import SERVED_SINCE, Manifest, unknown_arguments
+from tasks.plan.service import retraction
+from tasks.plan.settings.roles import Decode
 from tasks.plan.settings.settings import Settings
 
 LONG_CONTEXT = 8192  # tokens, above which an indexer that walks the whole maximum is slow
@@ -35,6 +37,8 @@ def check(settings: Settings, manifest: Manifest, accepted: frozenset[str], prof
                 f"crashes above {most} tokens in its sparse kernel; set at most {most}"
             )
         lines += unknown_arguments(manifest, accepted, role.arguments, f"{role.name}_arguments")
+        if isinstance(role, Decode):
+            lines += _retraction(manifest, accepted, role)
     if settings.context_length > profile.maximum_context:
         lines.append(
             f"setting context_length = {settings.context_length}: {profile.name} ends at {profile.maximum_context}"
@@ -42,6 +46,19 @@ def check(settings: Settings, manifest: Manifest, accepted: frozenset[str], prof
     lines += _not_served(settings, manifest, profile)
     if lines:
         raise PlanError(*lines)
+
+
+def _retraction(manifest: Manifest, accepted: frozenset[str], role: Decode) -> list[str]:
+    asked = {
+        "decode_retraction_backup": role.retraction_backup,
+        "decode_retraction_gb": role.retraction_gb,
+    }
+    named = [f"setting {name} = {value!r}" for name, value in asked.items() if value is not None]
+    if named and accepted and retraction.OPTION not in accepted:
+        return [f"{named[0]}: SGLang {manifest.sglang} knows no {retraction.OPTION}; leave it out"]
+    if role.retraction_gb is not None and role.retraction_backup == "cpu_tensor":
+        return [f'{named[1]} is the size of host_pool, decode_retraction_backup = "cpu_tensor" has none; leave one out']
+    return []
 
 
 def cautions(settings: Settings, manifest: Manifest) -> list[str]:

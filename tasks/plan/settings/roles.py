@@ -6,7 +6,7 @@ setting, behind the role's name. One with a default is none: what only other rol
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -71,6 +71,8 @@ class Decode(Role, alias_generator="decode_{}".format):
 
     bootstrap_port: Port  # nothing listens there: SGLang takes it for requests that name no port
     cuda_graph_max_batch: Count
+    retraction_backup: Literal["host_pool", "cpu_tensor"] | None
+    retraction_gb: Count | None
 
 
 class Server(Role, alias_generator="server_{}".format):

@@ -11,7 +11,7 @@ import pytest
 
 from tasks.plan.bench import figures as bench
 from tasks.plan.errors import PlanError
-from tasks.plan.findings import Level, Refused
+from tasks.plan.findings import Finding, Level, Refused
 from tasks.plan.host.answers import Answer
 from tasks.plan.phases.activate import release_checks
 from tasks.plan.phases.system import packages
@@ -38,8 +38,8 @@ def read(servers: Answer | None = None, router: Answer | None = None, asked: Ask
     return existing.read({"servers": servers or told(), "router": router or told()}, asked)
 
 
-def planned(found: Existing) -> Plan:
-    made = catalogue_plan({"release": "sglang-0.5.17-cu130"}, hardware(TWO_SOCKETS))
+def planned(found: Existing, **data: object) -> Plan:
+    made = catalogue_plan({"release": "sglang-0.5.17-cu130", **data}, hardware(TWO_SOCKETS))
     release = catalogue.adopted(MANIFEST, found, "sglang-router").release
     return replace(made, release=release, instances=servers(made.settings, made.hardware, release, made.profile))
 
@@ -125,6 +125,19 @@ def test_servers_and_checks_use_its_interpreter_and_paths() -> None:
     assert "--untouched" in probe and json.loads(checks[0].told)["paths"] == ["/srv/wheels"]
     assert router[-2:] == ["--path", "/srv/wheels"]
     assert not any(package.startswith("python3.") for package in packages(made)), "its Python is not ours to install"
+
+
+def test_mooncake_is_taken_where_the_environment_has_it_and_imported_before_it_serves() -> None:
+    def said(**packages: str) -> tuple[Finding, list[str]]:
+        made = planned(read(told(packages=PACKAGES | packages)), transfer_backend="mooncake")
+        probe = json.loads(release_checks(made)[0].told)
+        return finding("release/transfer/there", wanted=made.settings, made=made), probe["imports"]
+
+    lacking, _ = said()
+    assert lacking.stops and f"{PYTHON} holds no mooncake-transfer-engine" in lacking.line
+    there, imports = said(**{"mooncake-transfer-engine-cuda13": "0.3.9"})
+    assert there.level is Level.HEALTHY
+    assert "mooncake.engine" in imports and "nixl" not in imports
 
 
 def test_nothing_of_it_is_compared_where_the_release_is_built_here() -> None:

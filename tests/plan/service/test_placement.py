@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tasks.plan.errors import PlanError
 from tasks.plan.findings import Finding, Level
 from tasks.plan.host.answers import Answer
-from tasks.plan.service.placement import Placement, place, write_collapse
+from tasks.plan.service.placement import Placement, near, place, write_collapse
 from tests.plan.builders import TWO_SOCKETS, cpus_of_node, hardware, p2p_text, settings, topo_text
 
 
@@ -338,10 +338,19 @@ def test_a_rule_is_given_for_each_kind() -> None:
 # ---- contradicted by the hardware: the line names the setting and shows the row
 
 
-def test_named_gpus_that_span_nodes() -> None:
-    line = refused(TWO_SOCKETS, decode_gpus=[3, 4, 5, 6])
-    assert "decode_gpus = [3, 4, 5, 6] spans NUMA nodes: GPU 3 is on node 0, GPU 4 on node 1" in line
-    assert "'GPU4 SYS SYS SYS SYS X NODE NODE NODE 64-127,192-255 1 N/A'" in line
+def test_named_gpus_that_lie_apart_are_taken_with_a_warning() -> None:
+    """sglang#17680: a virtual machine with one card a node, and a model that needs two."""
+    apart = [0, 1]
+    with_both = placed(apart, layout="single", server_gpus=[0, 1], server_tensor_parallel=2)
+    assert [(p.gpus, p.numa_nodes) for p in with_both] == [((0, 1), (0, 1))]
+    said = near(with_both, hardware(apart))
+    assert said.level is Level.WARNING
+    assert "GPU 0 (NUMA node 0) and GPU 1 (node 1) of server share neither socket nor NVLink (SYS)" in said.line
+    assert "server_gpus" in said.advice
+    nvlink = hardware(apart, links={(0, 1): "NV4"})
+    assert near(with_both, nvlink).level is Level.HEALTHY
+    line = refused(apart, layout="single", server_tensor_parallel=2)
+    assert "or name GPUs that lie apart in server_gpus" in line
 
 
 def test_a_named_gpu_that_is_not_there() -> None:
