@@ -62,5 +62,7 @@ def test_what_is_recorded_of_the_start_is_what_runs(taken_over: Node) -> None:
 
 
 def test_a_checkout_without_that_commit_says_what_to_do() -> None:
-    with pytest.raises(earlier.NoSuchCommit, match=r"has no commit 0{40}.*git fetch --unshallow.*or unpack that commit"):
+    with pytest.raises(
+        earlier.NoSuchCommit, match=r"has no commit 0{40}.*git fetch --unshallow.*or unpack that commit"
+    ):
         earlier.source("0" * 40)
