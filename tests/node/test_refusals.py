@@ -13,6 +13,7 @@ from tests.node.node import REPOSITORY, Node
 # Memory and disk are those of the machine that runs the tests, not of a host with eight GPUs.
 GPU_RELEASE: dict[str, object] = {
     "release": "sglang-0.5.23-cu130", "minimum_memory_gb_per_gpu": 0.1, "minimum_free_disk_gb": 0.1,
+    "decode_retraction_backup": "cpu_tensor",
 }  # fmt: skip
 FOUR: dict[str, object] = {"prefill_tensor_parallel": 4, "decode_tensor_parallel": 4}
 # What is wrong -> settings, the recorded hardware, and what the one line must say.
