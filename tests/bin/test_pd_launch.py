@@ -362,7 +362,8 @@ def test_a_proxy_of_the_whole_system_reaches_no_server(instance: Instance) -> No
     instance.script.write_text(f"{instance.script.read_text()}env | grep -i _proxy= | sort >&2\n")
     instance.environment.write_text("COLOUR=green\nexport all_proxy=http://ours\n")
     names = ("HTTP_PROXY", "https_proxy", "Http_Proxy", "NO_PROXY", "all_proxy")
-    done = run("pd-launch", *instance.arguments, **dict.fromkeys(names, "http://theirs"))
+    instance.prepare()
+    done = run("pd-launch", *instance.running, **dict.fromkeys(names, "http://theirs"))
     assert done.stderr.splitlines() == ["all_proxy=http://ours"]
 
 

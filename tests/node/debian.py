@@ -1,4 +1,4 @@
-"""The base tree: a bare Debian of this machine's own suite, built once and cached. Ubuntu is written for, untried."""
+"""The base tree: a bare Debian of this machine's own suite, or of SUITE, built once and cached. Ubuntu is untried."""
 
 import hashlib
 import os
@@ -6,7 +6,7 @@ import platform
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.node.process import NodeError, command, interrupts_deferred, locked, remove_tree
@@ -45,14 +45,19 @@ class Release:
 
 
 def this_release() -> Release:
-    """Read this machine's distribution, suite and apt sources. Raises NodeError when they cannot serve a node."""
+    """Read this machine's distribution, suite and apt sources; SUITE in the environment names another suite of the same
+    archive. Raises NodeError when they cannot serve a node."""
     release = platform.freedesktop_os_release()
-    distribution, suite = release.get("ID", ""), release.get("VERSION_CODENAME", "")
-    if distribution not in KEYRINGS or not suite:
+    distribution, own = release.get("ID", ""), release.get("VERSION_CODENAME", "")
+    if distribution not in KEYRINGS or not own:
         raise NodeError(f"a node needs Debian or Ubuntu with a named release, this is {release.get('PRETTY_NAME')}")
-    sources = tuple(_distribution_sources(read_sources(Path("/etc/apt")), distribution, suite))
+    suite = os.environ.get("SUITE", own)
+    sources = tuple(
+        replace(source, suites=tuple(name.replace(own, suite, 1) for name in source.suites))
+        for source in _distribution_sources(read_sources(Path("/etc/apt")), distribution, own)
+    )
     if not sources:
-        raise NodeError(f"no apt source of this machine serves {suite} main: see /etc/apt/sources.list.d")
+        raise NodeError(f"no apt source of this machine serves {own} main: see /etc/apt/sources.list.d")
     return Release(distribution, suite, sources)
 
 

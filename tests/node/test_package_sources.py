@@ -98,6 +98,13 @@ def test_what_is_written_for_the_node_reads_the_same(tmp_path: Path, monkeypatch
     assert tuple(debian.read_sources(written)) == release.sources
 
 
+def test_another_suite_of_the_same_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUITE", "trixie")
+    release = release_of(apt_folder(tmp_path, debian_sources=DEB822), monkeypatch)
+    assert release.suite == "trixie"
+    assert [source.suites for source in release.sources] == [("trixie", "trixie-updates"), ("trixie-security",)]
+
+
 def test_no_source_of_this_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NodeError, match="no apt source of this machine serves trixie main"):
         release_of(apt_folder(tmp_path, debian_sources=DEB822), monkeypatch, suite="trixie")

@@ -59,3 +59,10 @@ def test_what_is_recorded_of_the_start_is_what_runs(taken_over: Node) -> None:
     left = json.loads(out(taken_over, "cat /run/sglang-pd/decode/fingerprint.json"))
     invocation = out(taken_over, "systemctl show -p InvocationID --value sglang-pd-decode.service")
     assert left["invocation"] == invocation
+
+
+def test_a_checkout_without_that_commit_says_what_to_do() -> None:
+    with pytest.raises(
+        earlier.NoSuchCommit, match=r"has no commit 0{40}.*git fetch --unshallow.*or unpack that commit"
+    ):
+        earlier.source("0" * 40)

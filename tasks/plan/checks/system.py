@@ -15,7 +15,12 @@ KNOWN = {
         "ubuntu",
         "22.04",
     ): "its python3 is 3.10, our tools need 3.11; its python3.11 is 3.11.0rc1, on which torch._dynamo "
-    "fails (NeMo/Speech#8459)"
+    "fails (NeMo/Speech#8459)",
+    (
+        "debian",
+        "13",
+    ): "its Python is 3.13, which no release has locks for: outlines-core 0.1.26, that SGLang 0.5.23 asks "
+    "for, has no wheel for it",
 }
 OLDEST_TOOLS = "3.11"  # Python of the tools on the host: tomllib, hashlib.file_digest
 
