@@ -219,7 +219,7 @@ def test_the_probe_leaves_fresh_byte_code_of_what_it_imports(built: Host) -> Non
     env = built.releases / "r1/env"
     expect = json.dumps({"imports": ["alpha"]})
     probed = subprocess.run(
-        [sys.executable, BIN / "pd-env", "probe", env, "--expect", expect],
+        [sys.executable, BIN / "pd-env", "probe", env, "--expect", "-"], input=expect,
         env={name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
         capture_output=True, text=True,
     )  # fmt: skip
