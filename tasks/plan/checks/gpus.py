@@ -114,7 +114,7 @@ def visible(found: Found) -> Verdict:
 @check(
     "gpu/placement/possible",
     "plan",
-    judges="the plan's GPUs are there, and those of one server lie on one NUMA node",
+    judges="the plan's GPUs are there, and no other server's share leaves a server GPUs that nothing joins",
     source="tasks/plan/service/placement.py",
     settings=tuple(f"{role}_{name}" for role in ROLES for name in ("gpus", "tensor_parallel")),
     ask="nvidia-smi topo -m",

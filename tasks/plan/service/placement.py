@@ -70,9 +70,10 @@ def place(roles: Mapping[str, Role], hardware: Hardware) -> tuple[Placement, ...
     """A placement for every server of the roles, in their order.
 
     Settings that name GPUs are kept and checked. The rest is the best assignment, judged in this order: a server on
-    one NUMA node, else on nodes of one socket or joined by NVLink, never on others; roles on nodes of their own; each
-    role on few nodes; GPUs of a server close to each other; no write collapse (see `write_collapse`); prefill close
-    to decode; low indices. Raises PlanError that shows the row of the matrix which contradicts.
+    one NUMA node, else on nodes of one socket or joined by NVLink, on others only where the host has none of these that
+    is large enough (a virtual machine may make its nodes up: see `near`); roles on nodes of their own; each role on few
+    nodes; GPUs of a server close to each other; no write collapse (see `write_collapse`); prefill close to decode; low
+    indices. Raises PlanError that shows the row of the matrix which contradicts.
     """
     host = _Host(hardware)
     known = {gpu.index for gpu in hardware.gpus}
@@ -93,6 +94,9 @@ def place(roles: Mapping[str, Role], hardware: Hardware) -> tuple[Placement, ...
                 )
             else:
                 wanted.append(replace(server, node=role.numa_node))
+    host.apart = any(
+        next(host.candidates(one, frozenset(host.gpus)), None) is None for one in wanted if one.node is None
+    )
     found = _best(wanted, fixed, host)
     if found is None:
         raise _refusal(wanted, fixed, host)
@@ -147,6 +151,7 @@ class _Host:
         self.gpus: Gpus = tuple(sorted(gpu.index for gpu in hardware.gpus))
         self.node = {gpu.index: gpu.numa_node for gpu in hardware.gpus}
         self.inside = lru_cache(maxsize=None)(self._inside)
+        self.apart = False  # whether one server may have GPUs that nothing joins
 
     def link(self, a: int, b: int) -> str:
         """A kind of LINKS or "NV4" and so on; "" where the host gave no matrix."""
@@ -162,7 +167,11 @@ class _Host:
         return self.link(a, b) in LINKS[1:] or self._near(a, b)
 
     def together(self, a: int, b: int) -> bool:
-        """Whether one server may have both: one socket, or NVLink between."""
+        """Whether one server may have both."""
+        return self.apart or self.joined(a, b)
+
+    def joined(self, a: int, b: int) -> bool:
+        """Whether two GPUs share a socket, or have NVLink between."""
         return self.one_socket(a, b) or (None not in (self.node[a], self.node[b]) and self.link(a, b).startswith("NV"))
 
     def _near(self, a: int, b: int) -> bool:
@@ -321,6 +330,7 @@ def _rule(server: _Server, gpus: Gpus, every: dict[_Server, Gpus], host: _Host) 
         return f"the host names no NUMA node, nothing is bound{close}"
     if len(nodes) > 1:
         bond = "joined by NVLink" if all(link.startswith("NV") for link in links) else "of one socket"
+        bond = bond if all(host.joined(a, b) for a, b in combinations(gpus, 2)) else "that nothing joins"
         return f"no NUMA node has {server.size} GPUs for it, so nodes {bond}{close}"
     others = {host.node[gpu] for other, theirs in every.items() if other.role != server.role for gpu in theirs}
     if not others:
@@ -375,14 +385,14 @@ def _placement(server: _Server, gpus: Gpus, hardware: Hardware, rule: str) -> Pl
 
 
 def near(placements: tuple[Placement, ...], hardware: Hardware) -> Finding:
-    """GPUs of one server that neither a socket nor NVLink joins (id gpu/placement/near): only a user names such ones.
+    """GPUs of one server that neither a socket nor NVLink joins (id gpu/placement/near).
 
     In a virtual machine the nodes and their distances may be made up (sglang#17680): nothing is refused for them.
     """
     about, host = "gpu/placement/near", _Host(hardware)
     for placement in placements:
         for a, b in combinations(placement.gpus, 2):
-            if not host.together(a, b):
+            if not host.joined(a, b):
                 return Finding(
                     about,
                     Level.WARNING,

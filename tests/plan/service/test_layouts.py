@@ -149,8 +149,8 @@ def test_more_servers_than_gpus() -> None:
     assert "the plan needs 12 GPUs (3 x 4 server), this host has 8" in refused(**TWO_SERVERS, server_instances=3)
 
 
-def test_a_server_that_no_node_has_room_for() -> None:
-    line = refused([0, 0, 1, 1], layout="single")
+def test_a_server_that_another_leaves_no_room() -> None:
+    line = refused([0] * 5 + [1] * 3, **TWO_SERVERS)
     assert "server needs 4 GPUs on one NUMA node" in line
     assert "lower server_tensor_parallel" in line
 

@@ -269,11 +269,12 @@ def test_the_matrix_tells_a_socket_where_there_are_no_distances() -> None:
     assert gpus([0, 1, 2, 3, 4, 4, 4, 4], links) == [(0, 1, 2, 3), (4, 5, 6, 7)]
 
 
-def test_sockets_of_several_nodes_are_not_mixed() -> None:
+def test_sockets_are_mixed_only_where_none_is_large_enough() -> None:
     found = hardware([0, 0, 0, 1, 2, 2, 2, 3], distances=NPS2)
     assert [p.gpus for p in place(settings().roles, found)] == [(0, 1, 2, 3), (4, 5, 6, 7)]
-    with pytest.raises(PlanError, match="prefill needs 6 GPUs on one NUMA node"):
-        place(settings(**sizes(6, 2)).roles, found)
+    prefill, decode = place(settings(**sizes(6, 2)).roles, found)
+    assert len(prefill.gpus) == 6 and len({gpu // 4 for gpu in decode.gpus}) == 1
+    assert near((prefill, decode), found).level is Level.WARNING
 
 
 def test_nvlink_joins_sockets() -> None:
@@ -349,8 +350,14 @@ def test_named_gpus_that_lie_apart_are_taken_with_a_warning() -> None:
     assert "server_gpus" in said.advice
     nvlink = hardware(apart, links={(0, 1): "NV4"})
     assert near(with_both, nvlink).level is Level.HEALTHY
-    line = refused(apart, layout="single", server_tensor_parallel=2)
-    assert "or name GPUs that lie apart in server_gpus" in line
+
+
+def test_a_host_whose_cards_nothing_joins_serves_all_the_same() -> None:
+    [server] = placed([0, 1], layout="single", server_tensor_parallel=2)
+    assert server.gpus == (0, 1) and "nodes that nothing joins" in server.rule
+    assert near((server,), hardware([0, 1])).level is Level.WARNING
+    by_node = placed([0, 0, 1, 1, 2, 2, 3, 3])
+    assert [p.gpus for p in by_node] == [(0, 1, 2, 3), (4, 5, 6, 7)]
 
 
 def test_a_named_gpu_that_is_not_there() -> None:
@@ -365,15 +372,10 @@ def test_more_gpus_than_there_are() -> None:
     assert "'GPU1 SYS X" in line
 
 
-def test_enough_gpus_but_not_on_one_node() -> None:
-    line = refused([0, 0, 1, 1, 2, 2, 3, 3])
-    assert "prefill needs 4 GPUs on one NUMA node, free are GPU 0-1 on node 0, GPU 2-3 on node 1" in line
-    assert "'GPU7 " in line
-
-
 def test_the_second_role_finds_no_node_with_room() -> None:
     line = refused([0] * 5 + [1] * 3)
     assert "decode needs 4 GPUs on one NUMA node, free are GPU 4 on node 0, GPU 5-7 on node 1" in line
+    assert "or name GPUs that lie apart in decode_gpus" in line and "'GPU7 " in line
 
 
 def test_a_node_that_the_host_lacks() -> None:
