@@ -17,7 +17,7 @@ files() { cd /etc/systemd/system && for unit in sglang-pd-*.service; do
   echo "$unit $(systemctl is-active -- "$unit" 2>/dev/null) $(base64 --wrap=0 <"$unit")"; done; true; }
 section files files
 """
-_PROPERTIES = "LoadState,ActiveState,SubState,UnitFileState,MainPID,NeedDaemonReload"
+_PROPERTIES = "LoadState,ActiveState,SubState,UnitFileState,NeedDaemonReload"
 
 
 def _shown(unit: str) -> str:

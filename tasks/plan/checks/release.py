@@ -54,7 +54,6 @@ def fits(found: Found) -> Verdict:
     ask="PYTHON -m pip list | grep -i mooncake",
 )
 def transfer(found: Found) -> Verdict:
-    assert found.plan is not None
     release, backend = found.plan.release, found.settings.transfer_backend
     if backend == "nixl":
         return healthy("NIXL is part of every release")

@@ -50,11 +50,10 @@ class Running:
     sub: str
     enabled: bool
     stale: bool  # systemd has read another unit file than the one on disk
-    pid: int
     fingerprint: Fingerprint | None
 
 
-ABSENT = Running("inactive", "dead", enabled=False, stale=False, pid=0, fingerprint=None)
+ABSENT = Running("inactive", "dead", enabled=False, stale=False, fingerprint=None)
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,6 @@ def read_units(sections: Mapping[str, Answer], instances: tuple[Instance, ...], 
             sub=shown.get("SubState", "dead"),
             enabled=shown.get("UnitFileState") == "enabled",
             stale=shown.get("NeedDaemonReload") == "yes",
-            pid=int(shown.get("MainPID") or 0),
             fingerprint=_fingerprint(text(f"{instance.unit} fingerprint")),
         )
     files, foreign = {}, []

@@ -26,7 +26,7 @@ from tests.plan.builders import TWO_SOCKETS, hardware, servers, settings
 
 TARGET = "sglang-pd.target"
 WANTED = Fingerprint("s", "e", "u", None, "release-1")
-UP = Running("active", "running", enabled=True, stale=False, pid=7, fingerprint=WANTED)
+UP = Running("active", "running", enabled=True, stale=False, fingerprint=WANTED)
 INSTANCES = servers(settings(), hardware(TWO_SOCKETS))
 NAMES = [instance.name for instance in INSTANCES]
 
