@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pip._internal.models.index import PyPI
 
 from tests.bin.indexes import Index, certificate, index, proxy
 from tests.bin.test_pd_build import PYTHON, Host, failed, pd_build, pin, wheel
 from tests.bin.tools import closed_port, serving_socket
 
-PUBLIC = "pypi.org"
+PUBLIC = PyPI.netloc  # where pip and uv ask if nobody says otherwise
 NOWHERE = "/nowhere/ca.pem"
 
 
