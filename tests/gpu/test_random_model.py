@@ -180,7 +180,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureF
 def test_the_profile_describes_what_the_defaults_write() -> None:
     shape = Shape()
     profile = catalogue.profile("random-qwen2-7b")
-    assert (profile.heads, profile.kv_heads, profile.layers) == (shape.heads, shape.kv_heads, shape.layers)
+    assert (profile.heads, profile.kv_heads) == (shape.heads, shape.kv_heads)
     assert profile.maximum_context == shape.context
     assert profile.size_gb * 1e9 > sum(tensor.values for tensor in tensors(shape)) * 2
     assert profile.page_size
