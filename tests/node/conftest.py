@@ -7,20 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.node import found
 from tests.node.deploying import plain_user, provisioned, without_plain_user
 from tests.node.fixtures import bare_node, node
 from tests.node.node import Node
 
 __all__ = ["bare_node", "node", "served"]
-
-# As hosts are found: a proxy for every unit, where nothing answers, and a /tmp that no program runs from.
-FOUND = r"""
-mkdir -p /etc/systemd/system.conf.d && cat >/etc/systemd/system.conf.d/proxy.conf <<'END' && systemctl daemon-reexec
-[Manager]
-DefaultEnvironment="HTTP_PROXY=http://127.0.0.1:9" "https_proxy=http://127.0.0.1:9" "All_Proxy=http://127.0.0.1:9"
-END
-mount -t tmpfs -o noexec,mode=1777 tmpfs /tmp
-"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -36,7 +28,7 @@ def served() -> Iterator[Node]:
     node = Node(f"served-{os.getpid()}")
     try:
         node.up()
-        made = node.run(FOUND)
+        made = node.run(found.SCRIPT)
         assert made.returncode == 0, made.stderr
         as_plain = plain_user(node, password="not so secret")
         first = provisioned(node, *as_plain)  # nor does anybody log in as root: sudo, with a password

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import re
+import shlex
 from collections.abc import Iterator
 
 import pytest
 
 from tests.node.asking import answer, out
+from tests.node.found import PROXIES
 from tests.node.node import Node
 from tests.node.waiting import until
 
@@ -62,8 +64,9 @@ def single(served: Node) -> Iterator[Node]:
         if not re.match(r"\s+--(disaggregation|dist-init-addr|enable-metrics)", line)
     ]
     text = re.sub(r"--port \d+", f"--port {SINGLE_PORT}", "\n".join(lines)) + "\n"
-    served.run("cat >/tmp/single.sh && chmod 755 /tmp/single.sh", text=text)
-    out(served, f"systemd-run -q --unit {UNIT} -p User=sglang -p Environment=HOME=/var/lib/sglang-pd /tmp/single.sh")
+    served.run("cat >/run/single.sh && chmod 755 /run/single.sh", text=text)
+    own = f"-p User=sglang -p Environment=HOME=/var/lib/sglang-pd -p UnsetEnvironment={shlex.quote(PROXIES)}"
+    out(served, f"systemd-run -q --unit {UNIT} {own} /run/single.sh")
     try:
         health = (
             f"python3 -c 'import urllib.request as u; u.urlopen(\"http://127.0.0.1:{SINGLE_PORT}/health\", timeout=5)'"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shlex
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from tests.bin.indexes import Index, index
 from tests.node import wheels
 from tests.node.asking import out, pids
 from tests.node.deploying import Result, broken_off, deploy
+from tests.node.found import PROXIES
 from tests.node.node import Node
 from tests.node.reach import within_reach
 from tests.node.test_rollback import OTHER
@@ -137,7 +139,11 @@ def builder(served: Node) -> Iterator[Builder]:
     )
     try:
         served.run("cat >/run/asker.py", text=ASKER)
-        out(served, "systemd-run -q --unit asker -p StandardOutput=file:/run/asker.log python3 /run/asker.py")
+        out(
+            served,
+            f"systemd-run -q --unit asker -p UnsetEnvironment={shlex.quote(PROXIES)} "
+            "-p StandardOutput=file:/run/asker.log python3 /run/asker.py",
+        )
         with index(wheels.of(served, "sglang-router")) as source, within_reach(served, source.url):
             # what no release shares with the cache, byte code aside, is what another one needs
             own = f"find {CURRENT}/ -path '*/__pycache__' -prune -o -type f -links 1 -printf '%k\\n'"
