@@ -67,7 +67,7 @@ def parser_of(description: str | None, epilog: str) -> argparse.ArgumentParser:
 
 
 def without_proxies(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a process that talks to servers of this host: a proxy for the whole system would get its calls.
+    """For a process that talks to servers of this host: a proxy for the whole system would get its calls.
 
     Programs read the names of proxies in any spelling.
     """
