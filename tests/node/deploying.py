@@ -71,7 +71,8 @@ def plain_user(node: Node, password: str = "") -> tuple[str, ...]:
 
 
 def without_plain_user(node: Node) -> None:
-    node.run("userdel -r plain; rm -f /etc/sudoers.d/plain")
+    """Also where a session of that user has not quite ended."""
+    node.run("userdel -rf plain; rm -f /etc/sudoers.d/plain")
 
 
 def provisioned(node: Node, *arguments: str, **data: object) -> Result:

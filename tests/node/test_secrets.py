@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.node.asking import CONFIG, answers, out
-from tests.node.deploying import deploy
+from tests.node.deploying import deploy, plain_user, without_plain_user
 from tests.node.node import Node
 
 PART = "only-for-this-test-0123456789"
@@ -80,16 +80,13 @@ def watched(node: Node) -> Iterator[None]:
 @pytest.fixture
 def operator(served: Node) -> Iterator[tuple[str, ...]]:
     """How pyinfra is run as a user with sudo, who may write nothing in /tmp: what is sent must not pass through it."""
-    out(
-        served,
-        "useradd -m plain && install -d -o plain -m 700 /home/plain/.ssh && "
-        "install -o plain -m 600 /root/.ssh/authorized_keys /home/plain/.ssh/ && "
-        "echo 'plain ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/plain && chgrp sglang /tmp && chmod 1775 /tmp",
-    )
+    as_plain = plain_user(served)
+    out(served, "chgrp sglang /tmp && chmod 1775 /tmp")
     try:
-        yield ("-y", "--ssh-user", "plain", "--sudo")
+        yield ("-y", *as_plain)
     finally:
-        served.run("chgrp root /tmp; chmod 1777 /tmp; userdel -r plain; rm /etc/sudoers.d/plain")
+        served.run("chgrp root /tmp; chmod 1777 /tmp")
+        without_plain_user(served)
 
 
 def test_a_key_is_asked_of_clients_and_shown_to_nobody(
