@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 
-from tests.node import found
 from tests.node.asking import answers, out, states
 from tests.node.deploying import deploy, plain_user, provisioned, without_plain_user
 from tests.node.node import Node
@@ -13,7 +12,6 @@ from tests.node.node import Node
 def test_the_two_documented_commands_bring_a_rebuilt_host_back(served: Node) -> None:
     served.rebuild()
     assert served.run("ls /opt/sglang-pd").returncode != 0, "an empty disk"
-    out(served, found.SCRIPT)
 
     changed_key = deploy(served, "-y")
     assert changed_key.status != 0

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.bin.test_pd_build import wheel
+from tests.node import found
 from tests.node.asking import CONFIG, UNITS, answer, answers, out, pids, states
 from tests.node.deploying import broken_off, command_line, deploy, environment, plain_user, without_plain_user
 from tests.node.node import REPOSITORY, Node
@@ -240,8 +241,10 @@ def test_a_user_with_sudo_can_do_it_all(served: Node) -> None:
 
 
 def test_a_proxy_of_the_whole_system_reaches_no_server(served: Node) -> None:
-    """The host has one, where nothing answers: see `served`."""
+    """The host had one when it was provisioned, see `served`; a test may have rebuilt it since."""
+    out(served, found.PROXY)
     assert "HTTP_PROXY=" in out(served, "systemctl show-environment; cat /etc/systemd/system.conf.d/proxy.conf")
+    out(served, "systemctl restart sglang-pd-router.service")
     for unit, pid in pids(served).items():
         assert served.run(f"tr '\\0' '\\n' </proc/{pid}/environ | grep -qi _proxy=").returncode == 1, unit
 
