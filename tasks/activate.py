@@ -14,14 +14,14 @@ from tasks.plan.release.manifest import patch_changes
 
 @deploy("Activate")
 def switch(plan: Plan) -> None:
-    paths, pin = plan.paths, planned.pin_file(plan)
+    paths, pin, kernels = plan.paths, planned.pin_file(plan), planned.jit(plan)
     mark = f"{paths.current}/release.json"
     compiled = paths.compiled(plan.release.id)
     found = host.get_fact(
         Paths,
         paths=[paths.current, paths.previous, paths.pin, mark],
         user=plan.settings.service_user,
-        theirs=[compiled] if plan.release.manifest.jit else [],
+        theirs=[compiled] if kernels else [],
     )
     previous = plan.history.previous_once(plan.release.id)
 
@@ -36,8 +36,10 @@ def switch(plan: Plan) -> None:
             link=paths.previous,
             found=found[paths.previous].target,
         )
-    if plan.release.manifest.jit:
-        release.compiled(name="Kernels compiled ahead", plan=plan, mark=compiled, found=found[compiled].text)
+    if kernels:
+        release.compiled(
+            name="Kernels compiled ahead", plan=plan, asked=kernels, mark=compiled, found=found[compiled].text
+        )
     release.linked(
         name=f"Current release is {plan.release.id}",
         directory=plan.release_directory,

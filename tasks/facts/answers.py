@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from typing import Any
 
 from pyinfra.api import FactBase
+
+from tasks.plan.host.answers import json_object
 
 
 class Answers(FactBase[dict[str, Any]]):
@@ -23,7 +24,5 @@ class Answers(FactBase[dict[str, Any]]):
         return f"{shlex.join(command)}; true"
 
     def process(self, output: list[str]) -> dict[str, Any]:
-        try:
-            return dict(json.loads("\n".join(output)))
-        except ValueError:
-            return {"ok": False, "reason": " ".join(output)}
+        answers = json_object("\n".join(output))
+        return {"ok": False, "reason": " ".join(output)} if answers is None else answers

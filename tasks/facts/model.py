@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from typing import Any
 
 from pyinfra.api import FactBase
 
 from tasks.facts.paths import AS_USER
+from tasks.facts.sections import text_in
+from tasks.plan.host.answers import json_object
 from tasks.support.catalogue import tools
 
 
@@ -25,12 +26,9 @@ class ModelState(FactBase[dict[str, Any] | None]):
         checker = tools()["pd-model"].decode()
         asked = ["check", "--directory", directory, "--json"]
         return (
-            f"{AS_USER}check=$(cat <<'PD_END'\n{checker}\nPD_END\n)\n"
+            f"{AS_USER}{text_in('check', checker)}\n"
             f'as_user {shlex.quote(user)} python3 -I -c "$check" {shlex.join(asked)}; true'
         )
 
     def process(self, output: list[str]) -> dict[str, Any] | None:
-        try:
-            return dict(json.loads("\n".join(output)))
-        except ValueError:
-            return None
+        return json_object("\n".join(output))

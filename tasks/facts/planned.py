@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from tasks.facts.sections import PRELUDE, Sections
+from tasks.facts.sections import PRELUDE, Sections, text_in
 from tasks.plan.host.answers import NO_FOLDER, NOT_BUILT
 from tasks.support.catalogue import tools
 
@@ -55,8 +55,7 @@ class Planned(Sections):
         lines += [f"section {shlex.quote(f'binding {command}')} bind {command}" for command in bindings]
         lines.append(f"section variables variables {shlex.join([release_file, site_packages])}")
         if patches:
-            lines.append(f"PD_PATCH=$(cat <<'PD_END'\n{tools()['pd-patch'].decode()}\nPD_END\n)")
-            lines.append(f"PD_PATCHES=$(cat <<'PD_END'\n{patches}\nPD_END\n)")
+            lines += [text_in("PD_PATCH", tools()["pd-patch"].decode()), text_in("PD_PATCHES", patches)]
             lines.append(f"section patches patches {shlex.join([site_packages, releases, sglang])}")
         lines += [f"section {shlex.quote(f'place {path}')} place {shlex.quote(path)}" for path in places]
         if wheelhouse:

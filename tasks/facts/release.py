@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from typing import Any
 
 from pyinfra.api import FactBase
 
+from tasks.facts.sections import text_in
+from tasks.plan.host.answers import json_object
 from tasks.support.catalogue import tools
 
 _PARTS = {f'{{"part":"{part}': part for part in ("env", "router")}  # how the line of a part begins
@@ -28,7 +29,7 @@ class ReleaseState(FactBase[dict[str, Any] | None]):
         checker = tools()["pd-env"].decode()
         return (
             f"[ -e {shlex.quote(directory)}/release.json ] && command -v python3 >/dev/null || exit 0\n"
-            f"check=$(cat <<'PD_END'\n{checker}\nPD_END\n)\n"
+            f"{text_in('check', checker)}\n"
             f"for pair in {shlex.quote(f'env {lock}')} {shlex.quote(f'router {router_lock}')}; do set -- $pair\n"
             f'  answer=$(python3 -I -c "$check" check {shlex.quote(directory)}/"$1" --lock "$2" --json); '
             'printf \'{"part":"%s","answer":%s}\\n\' "$1" "${answer:-null}"\n'
@@ -40,13 +41,6 @@ class ReleaseState(FactBase[dict[str, Any] | None]):
         for line in output:
             head, _, answer = line.partition('","answer":')
             if head in _PARTS:
-                found[_PARTS[head]] = _object(answer.removesuffix("}"))
+                found[_PARTS[head]] = json_object(answer.removesuffix("}"))
         return found or None
 
-
-def _object(text: str) -> dict[str, Any] | None:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None

@@ -26,6 +26,11 @@ limit() { timeout -k 5 "$@"; }
 """
 
 
+def text_in(variable: str, text: str) -> str:
+    """Shell that puts a text which travels with the question, a tool of ours for example, into a variable."""
+    return f"{variable}=$(cat <<'PD_END'\n{text}\nPD_END\n)"
+
+
 class Sections(FactBase[Mapping[str, Answer]]):
     """Output of a command made of `section` calls. Empty where the host gave no answer.
 

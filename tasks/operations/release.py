@@ -14,7 +14,7 @@ from tasks.operations.files import as_user
 from tasks.operations.progress import in_own_unit, pass_checks, run_and_log, say
 from tasks.operations.upload import sent
 from tasks.plan.files import FoundPath
-from tasks.plan.phases.activate import Told, jit
+from tasks.plan.phases.activate import Told
 from tasks.plan.plan import Plan
 from tasks.plan.release.manifest import damage
 
@@ -63,17 +63,15 @@ def adopted(directory: str, description: bytes, parts: Mapping[str, str], found:
 
 
 @operation()
-def compiled(plan: Plan, mark: str, found: str | None) -> Commands:
+def compiled(plan: Plan, asked: Told, mark: str, found: str | None) -> Commands:
     """Kernels that every server would compile at its start, compiled once into the release's cache.
 
-    mark: a file there that names what was compiled. found: its text.
+    asked: what compiles them. mark: a file there that names what was compiled. found: its text.
     """
     if found == "\n".join(plan.release.manifest.jit):
         host.noop(f"{mark} names them")
         return
     # set up as a server is: a variable more, such as CC, and servers would compile all of it again
-    asked = jit(plan)
-    assert asked is not None
     yield FunctionCommand(run_and_log, [in_own_unit(plan, JIT_UNIT, asked.words, mark), asked.told], {})
 
 

@@ -1,4 +1,4 @@
-"""What ReleaseState makes of a host's answer, whatever that is."""
+"""What facts make of the answer of a tool that travels with the question, whatever that is."""
 
 import json
 
@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tasks.facts.model import ModelState
 from tasks.facts.release import ReleaseState
 from tasks.plan.release.manifest import damage
 
@@ -36,3 +37,8 @@ def test_a_part_whose_answer_cannot_be_read_is_damaged(answer: str) -> None:
 @given(st.lists(st.text()))
 def test_no_answer_ends_the_run(output: list[str]) -> None:
     ReleaseState().process(output)
+
+
+@pytest.mark.parametrize("answer", ["5", "[1]", "null", '"whole"', "Traceback", ""])
+def test_a_models_check_that_says_no_object_is_no_answer(answer: str) -> None:
+    assert ModelState().process([answer]) is None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tasks.plan.errors import PlanError
 from tasks.plan.findings import Refused, error
@@ -51,6 +52,15 @@ class Answer:
 
     status: int
     text: str
+
+
+def json_object(text: str) -> dict[str, Any] | None:
+    """What a tool or a file of the host says in JSON; None where it is no object, whatever else it is."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from tasks.plan.errors import PlanError
-from tasks.plan.host.answers import Answer
+from tasks.plan.host.answers import Answer, json_object
 from tasks.plan.service.api_key import is_of
 from tasks.plan.service.instances import Instance, kv_pairs, lone_decode
 from tasks.plan.service.paths import UNITS
@@ -133,7 +131,7 @@ def read_gates(sections: Mapping[str, Answer], units: Sequence[str]) -> dict[str
     for unit in units:
         if unit in sections and f"{unit} gate" in sections:
             shown = dict(line.partition("=")[::2] for line in sections[unit].text.splitlines())
-            waiting_for = _object(sections[f"{unit} gate"].text).get("waiting_for")
+            waiting_for = (json_object(sections[f"{unit} gate"].text) or {}).get("waiting_for")
             found[unit] = (shown.get("ActiveState", ""), shown.get("SubState", ""), str(waiting_for or ""))
     return found
 
@@ -184,15 +182,7 @@ def waiting(instances: tuple[Instance, ...], found: Mapping[str, Running]) -> li
 
 
 def _fingerprint(text: str) -> Fingerprint | None:
-    left = _object(text)
+    left = json_object(text) or {}
     if not all(part in left for part in PARTS):
         return None
     return Fingerprint(**{part: left[part] for part in PARTS})
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
