@@ -43,4 +43,3 @@ class ReleaseState(FactBase[dict[str, Any] | None]):
             if head in _PARTS:
                 found[_PARTS[head]] = json_object(answer.removesuffix("}"))
         return found or None
-
