@@ -20,8 +20,9 @@ import pytest
 from pip._internal.models.index import PyPI
 
 from tests.bin.indexes import Index, certificate, index, proxy
-from tests.bin.test_pd_build import PYTHON, Host, failed, pd_build, pin, wheel
+from tests.bin.test_pd_build import PYTHON, Host, failed, pd_build
 from tests.bin.tools import closed_port, serving_socket
+from tests.bin.wheels import pin, wheel
 
 PUBLIC = PyPI.netloc  # where pip and uv ask if nobody says otherwise
 NOWHERE = "/nowhere/ca.pem"

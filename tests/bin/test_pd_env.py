@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import os
@@ -10,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,29 +17,10 @@ from typing import Any
 import pytest
 
 from tests.bin.tools import BIN, load, run
+from tests.bin.wheels import wheel
 
 env_tool = load("pd-env")
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
-
-
-def make_wheel(folder: Path, name: str, version: str, files: dict[str, str], scripts: str = "") -> Path:
-    """A wheel with a full RECORD."""
-    info = f"{name}-{version}.dist-info"
-    content = files | {
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    if scripts:
-        content[f"{info}/entry_points.txt"] = f"[console_scripts]\n{scripts}\n"
-    rows = []
-    path = folder / f"{name}-{version}-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        for file, text in content.items():
-            archive.writestr(file, text)
-            digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
-            rows.append(f"{file},sha256={digest},{len(text.encode())}")
-        archive.writestr(f"{info}/RECORD", "\n".join([*rows, f"{info}/RECORD,,"]) + "\n")
-    return path
 
 
 @dataclass
@@ -87,12 +66,12 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     env = folder / "env"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", env], check=True)
     wheels = [
-        make_wheel(
+        wheel(
             folder, "alpha_pkg", "1.2.0", {"alpha/__init__.py": "x = 1\n", "alpha/data/a.txt": "a\n"},
-            scripts="alpha = alpha:main",
+            script="alpha = alpha:main",
         ),
-        make_wheel(folder, "beta_pkg", "2.0.post1", {"beta.py": "y = 2\n"}),
-        make_wheel(
+        wheel(folder, "beta_pkg", "2.0.post1", {"beta.py": "y = 2\n"}),
+        wheel(
             folder, "torch", "2.13.0+cpu",
             {"torch/__init__.py": "__version__ = '2.13.0+cpu'\n", "torch/version.py": "cuda = None\n"},
         ),
@@ -302,7 +281,7 @@ def test_another_version_than_the_lock(environment: Environment) -> None:
 
 
 def test_another_version_installed_by_hand_lists_no_files(environment: Environment, tmp_path: Path) -> None:
-    install(environment.root, make_wheel(tmp_path, "beta_pkg", "2.1", {"beta.py": "y = 21\n", "beta_more.py": "\n"}))
+    install(environment.root, wheel(tmp_path, "beta_pkg", "2.1", {"beta.py": "y = 21\n", "beta_more.py": "\n"}))
     code, found = environment.check()
     assert code == 1
     assert found["packages"]["version"] == [{"name": "beta-pkg", "wanted": "2.0.post1", "found": "2.1"}]
@@ -311,7 +290,7 @@ def test_another_version_installed_by_hand_lists_no_files(environment: Environme
 
 
 def test_a_package_too_many_lists_no_files(environment: Environment, tmp_path: Path) -> None:
-    install(environment.root, make_wheel(tmp_path, "gamma", "1.0", {"gamma.py": ""}))
+    install(environment.root, wheel(tmp_path, "gamma", "1.0", {"gamma.py": ""}))
     code, found = environment.check()
     assert code == 1
     assert found["packages"] == {"missing": [], "extra": ["gamma"], "version": []}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bin.test_pd_build import wheel
+from tests.bin.wheels import wheel
 from tests.node import found
 from tests.node.asking import CONFIG, UNITS, answer, answers, out, pids, states
 from tests.node.deploying import broken_off, command_line, deploy, environment, plain_user, without_plain_user

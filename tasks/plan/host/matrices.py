@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -88,19 +89,14 @@ def parse_topo_matrix(text: str) -> TopoMatrix:
     links: dict[tuple[int, int], str] = {}
     affinities: list[GpuAffinity] = []
     rows: dict[int, str] = {}
-    for line in lines[start + 1 :]:
-        row = re.match(r"^\s*GPU([0-9]+)\s+(.*)$", line)
-        if not row:
-            continue
-        index, cells = int(row[1]), row[2].split()
-        if index not in gpus or index in rows:
-            raise TopologyError(f"a row that the header does not announce: {line.strip()!r}")
+    for index, text_of_cells, line in _rows(lines[start + 1 :], gpus):
+        cells = text_of_cells.split()
         if len(cells) < len(devices) or not all(LINK.match(cell) for cell in cells[: len(devices)]):
             raise TopologyError(f"a row cut short or with an unknown link: {line.strip()!r}")
         for name, cell in zip(devices, cells, strict=False):
             if re.fullmatch(r"GPU[0-9]+", name):
                 links[(index, int(name[3:]))] = cell
-        affinities.append(_affinity(index, header, row[2], cells[len(devices) :], line))
+        affinities.append(_affinity(index, header, text_of_cells, cells[len(devices) :], line))
         rows[index] = line.strip()
     missing = [index for index in gpus if index not in rows]
     if missing:
@@ -108,6 +104,21 @@ def parse_topo_matrix(text: str) -> TopoMatrix:
     _check_diagonal(links, rows)
     _check_last_row(text, rows)
     return TopoMatrix(tuple(sorted(affinities, key=lambda gpu: gpu.index)), nics, links, rows)
+
+
+def _rows(lines: Iterable[str], gpus: Sequence[int]) -> Iterator[tuple[int, str, str]]:
+    """Index, what follows it, and the line of each GPU's row. Raises TopologyError for one that is not of `gpus`, or
+    comes twice."""
+    seen: set[int] = set()
+    for line in lines:
+        row = re.match(r"^\s*GPU([0-9]+)\s+(.*)$", line)
+        if not row:
+            continue
+        index = int(row[1])
+        if index not in gpus or index in seen:
+            raise TopologyError(f"a row that the header does not announce: {line.strip()!r}")
+        seen.add(index)
+        yield index, row[2], line
 
 
 def _is_header(line: str) -> bool:
@@ -172,13 +183,8 @@ def parse_p2p_matrix(text: str) -> P2PMatrix:
     gpus = [int(name[3:]) for name in lines[start].split()]
     statuses: dict[tuple[int, int], str] = {}
     rows: dict[int, str] = {}
-    for line in lines[start + 1 :]:
-        row = re.match(r"^\s*GPU([0-9]+)\s+(.*)$", line)
-        if not row:
-            continue
-        index, cells = int(row[1]), row[2].split()
-        if index not in gpus or index in rows:
-            raise TopologyError(f"a row that the header does not announce: {line.strip()!r}")
+    for index, text_of_cells, line in _rows(lines[start + 1 :], gpus):
+        cells = text_of_cells.split()
         if len(cells) != len(gpus) or any(c != "X" and c not in P2P_STATUS for c in cells):
             raise TopologyError(f"a row cut short or with an unknown status: {line.strip()!r}")
         statuses.update({(index, gpu): cell for gpu, cell in zip(gpus, cells, strict=True)})
