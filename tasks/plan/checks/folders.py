@@ -77,7 +77,7 @@ def _faults(wanted: WantedDirectory, text: str, tops: tuple[str, ...]) -> Iterat
 def ours(found: Found) -> Verdict:
     settings = found.settings
     tops = (settings.root_dir, settings.config_dir, settings.state_dir)
-    wanted = directories(found.plan) if found.plan else ()
+    wanted = directories(found.plan)
     faults = dict.fromkeys(
         fault for one in wanted for fault in _faults(one, found.text_or_empty(f"place {one.path}"), tops)
     )
