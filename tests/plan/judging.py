@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tasks.plan import checks
 from tasks.plan.checks import CHECKS, Found
-from tasks.plan.findings import Finding
+from tasks.plan.findings import Finding, Level
 from tasks.plan.host import answers as reading
 from tasks.plan.host.answers import Answer
 from tasks.plan.phases.system import directories
@@ -26,7 +26,11 @@ from tests.plan.builders import (
     system_sections,
 )
 
+Changes = Mapping[str, str | Answer | None]  # answers of a host by name: a text, one with its status, None = missing
+
 NOW = 1_764_500_000
+KERNEL = "1204 lines, the first: [    0.000000] Linux version 6.8.0"
+XID79 = "[  90.1] NVRM: Xid (PCI:0000:03:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 HEALTHY_CARD = {
     "utilization.gpu": "0",
     "memory.used": "0",
@@ -64,7 +68,7 @@ def healthy_answers(nodes: list[int]) -> dict[str, Answer]:
         "licence": "Dual MIT/GPL",
         "iommu": "cmdline BOOT_IMAGE=/vmlinuz ro iommu=off",
         "acs": "00:01.1 PCI bridge: Some bridge\n\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir- CmpltRedir-",
-        "kernel": "1204 lines, the first: [    0.000000] Linux version 6.8.0",
+        "kernel": KERNEL,
         "shm": "Filesystem 1024-blocks Used Available Capacity Mounted on\ntmpfs 528000000 0 528000000 0% /dev/shm",
         "pid1": "CapEff:\t000001ffffffffff\nCpus_allowed_list:\t0-255\nMems_allowed_list:\t0-1",
         "limits": "Max open files            1024                 524288               files     \n"
@@ -124,7 +128,7 @@ def places(made: Plan, *parts: str) -> dict[str, Answer]:
 
 
 def found(
-    changes: Mapping[str, str | Answer | None] | None = None,
+    changes: Changes | None = None,
     nodes: list[int] | None = None,
     wanted: Settings | None = None,
     made: Plan | None = None,
@@ -155,6 +159,20 @@ def verdicts(host: Found) -> dict[str, Finding]:
     """Every check's finding, by id."""
     every = [one for needs in ("system", "hardware", "plan") for one in checks.judged(host, needs)]  # type: ignore[arg-type]
     return {one.id: one for one in every}
+
+
+def assert_verdict(check: str, changes: Changes, data: Mapping[str, object], level: Level, words: str) -> None:
+    """A host made by `found` with these settings is judged so. words: parts of the sentence, "|" between them."""
+    said = finding(check, changes, wanted=settings(**data))
+    assert said.level is level, said
+    for word in words.split("|"):
+        assert word in said.sentence, said
+    assert "\n" not in said.sentence
+    if level is not Level.HEALTHY:
+        assert said.advice
+    if level is Level.ERROR:
+        assert said.stops
+    assert all(line.strip() and "\n" not in line for line in said.evidence)
 
 
 def recorded_answers(name: str, folder: Path) -> dict[str, Answer]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from tasks.plan.checks.registry import Found, Unreadable, Verdict, check, error, healthy, warning
@@ -13,12 +12,6 @@ from tasks.plan.settings.roles import ROLES
 
 LOST = "Unable to determine the device handle"  # nvidia-smi of a card that fell off the bus
 NOT_SAID = ("[N/A]", "N/A", "[Not Supported]", "[Unknown Error]", "")
-# With MIG the instance stands beside the card: "(PCI:0000:01:00 GPU-I:05)"; old drivers leave out "PCI:".
-XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)[^)]*\): ([0-9]+)\b(.*)")
-LINK_XIDS = range(144, 151)  # NVLink events of Blackwell: each line says itself whether it is fatal
-NO_FABRIC_COLUMN = "is not a valid field to query"  # drivers from before the fabric was told
-REGISTERED = ("Completed", "Success")
-NVSWITCH = "0x0680"  # PCI class of an NVSwitch: a bridge of another kind
 
 
 @dataclass(frozen=True)
@@ -65,7 +58,7 @@ def _gpu(found: Found, index: int, line: str) -> Gpu:
     raise Unreadable("a line for a GPU that the list does not hold", line.strip())
 
 
-def _by_use(found: Found, faulty: list[int], line: str, advice: str, evidence: list[str]) -> Verdict:
+def by_use(found: Found, faulty: list[int], line: str, advice: str, evidence: list[str]) -> Verdict:
     """An error where a server would get one of these GPUs, else a warning."""
     if found.wanted & set(faulty):
         return error(line, advice, *evidence)
@@ -77,7 +70,7 @@ def warned(found: Found, about: str) -> list[str]:
     return [line.strip() for line in found.text_or_empty("warned").splitlines() if about in line]
 
 
-def _indices(gpus: list[int]) -> str:
+def indices(gpus: list[int]) -> str:
     return f"GPU {spell_number_list(frozenset(gpus))}"
 
 
@@ -181,8 +174,8 @@ def capability(found: Found) -> Verdict:
 def mig(found: Found) -> Verdict:
     sliced = [gpu.index for gpu in found.gpus if gpu.mig]
     if sliced:
-        line = f"MIG is on for {_indices(sliced)}: servers need whole GPUs"
-        return _by_use(
+        line = f"MIG is on for {indices(sliced)}: servers need whole GPUs"
+        return by_use(
             found, sliced, line, "`nvidia-smi -mig 0`", [f"GPU {i}: mig.mode.current Enabled" for i in sliced]
         )
     return healthy("MIG is off on every GPU")
@@ -202,9 +195,9 @@ def persistence(found: Found) -> Verdict:
     off = [gpu.index for gpu in found.gpus if not gpu.persistence]
     said = [f"GPU {index}: persistence_mode Disabled" for index in off]
     if off and not found.settings.gpu_persistence:
-        return warning(f"persistence is off for {_indices(off)}", "set gpu_persistence = True", *said)
+        return warning(f"persistence is off for {indices(off)}", "set gpu_persistence = True", *said)
     if off:
-        return healthy(f"off for {_indices(off)}, this run switches it on", *said)
+        return healthy(f"off for {indices(off)}, this run switches it on", *said)
     return healthy("on for every GPU")
 
 
@@ -229,16 +222,16 @@ def uncorrected(found: Found) -> Verdict:
     if bad:
         said = [f"GPU {index}: {name} {n}" for index, counts in bad.items() for name, n in counts]
         total = sum(n for counts in bad.values() for _, n in counts)
-        return _by_use(
+        return by_use(
             found,
             list(bad),
-            f"{_indices(list(bad))} counts {total} uncorrected memory errors",
+            f"{indices(list(bad))} counts {total} uncorrected memory errors",
             "reset the GPU; replace it where they come back",
             said,
         )
     if off:
         return warning(
-            f"ECC is off for {_indices([card.gpu.index for card in off])}: memory errors go unseen",
+            f"ECC is off for {indices([card.gpu.index for card in off])}: memory errors go unseen",
             "`nvidia-smi -e 1`, then reboot",
             *(card.line for card in off),
         )
@@ -267,7 +260,7 @@ def corrected(found: Found) -> Verdict:
     if over:
         said = [f"GPU {index}: {name} {n}" for index, name, n in over]
         line = f"GPU {over[0][0]} counts {over[0][2]} corrected errors ({over[0][1].rpartition('.')[2]})"
-        return _by_use(
+        return by_use(
             found,
             [index for index, _, _ in over],
             f"{line}, {limits[over[0][1]]} are allowed",
@@ -305,10 +298,10 @@ def remapped(found: Found) -> Verdict:
     if missing:
         raise Unreadable(f"no line for GPU {missing[0]}")
     if bad:
-        return _by_use(
+        return by_use(
             found,
             list(bad),
-            f"{_indices(list(bad))} has rows of memory that wait to be remapped, or could not be",
+            f"{indices(list(bad))} has rows of memory that wait to be remapped, or could not be",
             "reset the GPU or reboot; replace it where a remapping failed",
             list(bad.values()),
         )
@@ -390,51 +383,6 @@ def users_of(found: Found) -> list[tuple[int, str, str, str, str]]:
 
 
 @check(
-    "gpu/xid/none",
-    "plan",
-    judges="no Xid of the list in the kernel log of this boot, and no link event (144-150) that says Fatal; one of "
-    "another number is a warning",
-    source="Azure HPC health checks' list; 8, 154 and 175 from reports; NVIDIA's Xid catalogue: 95, fatal link events",
-    settings=("failing_xids",),
-    ask="journalctl -k -b | grep Xid",
-    of_gpu=True,
-)
-def xid(found: Found) -> Verdict:
-    first, *lines = found.rows("kernel")
-    size = re.match(r"([0-9]+) lines", first)
-    if not size or int(size[1]) == 0:
-        raise Unreadable("no log of this boot", first)
-    of_bus = {gpu.bus_id.rpartition(".")[0]: gpu.index for gpu in found.gpus}
-    events, fatal = [], set()
-    for line in lines:
-        event = XID.search(line)
-        if event:
-            events.append((of_bus.get(event[1].lower().partition(".")[0][-10:], -1), int(event[2]), line.strip()))
-            if int(event[2]) in LINK_XIDS and re.search(r"\bFatal\b", event[3]):
-                fatal.add(line.strip())
-        elif "NVRM: Xid" in line:
-            raise Unreadable("an Xid without a number", line.strip())
-    failing = [event for event in events if event[1] in found.settings.failing_xids or event[2] in fatal]
-    if failing:
-        numbers = ", ".join(map(str, sorted({number for _, number, _ in failing})))
-        return _by_use(
-            found,
-            [index for index, _, _ in failing],
-            f"{len(failing)} Xid events of a failing GPU in this boot ({numbers})",
-            "reboot; where they come back, NVIDIA's Xid catalogue says what to replace",
-            [line for *_, line in failing[-3:]],
-        )
-    if events:
-        numbers = ", ".join(map(str, sorted({number for _, number, _ in events})))
-        return warning(
-            f"{len(events)} Xid events in this boot ({numbers})",
-            "look them up in NVIDIA's Xid catalogue: most of these are faults of an application",
-            *(line for *_, line in events[-3:]),
-        )
-    return healthy(f"no Xid in {size[1]} lines of the kernel log", first)
-
-
-@check(
     "gpu/inforom/intact",
     "plan",
     judges="nvidia-smi calls no card's infoROM corrupted; one that it does is a warning",
@@ -453,74 +401,3 @@ def inforom(found: Found) -> Verdict:
             *corrupted[:4],
         )
     return healthy(f"nothing said of {len(found.gpus)} GPUs")
-
-
-@check(
-    "gpu/fabric/ready",
-    "plan",
-    judges="cards joined by NVSwitches are registered with them (Completed, Success), and the fabric manager, where it "
-    "is this host's, runs and has the driver's version",
-    source="NVSentinel#883, #889, azhpc-images#506, huggingface_hub#4134: nvidia-smi looks healthy, CUDA fails with "
-    "error 802; NVIDIA's fabric manager guide: its version must be the driver's",
-    ask="nvidia-smi --query-gpu=index,fabric.state,fabric.status --format=csv; systemctl status nvidia-fabricmanager",
-    of_gpu=True,
-)
-def fabric(found: Found) -> Verdict:
-    switches = [line for line in found.text_or_empty("controllers").splitlines() if f" {NVSWITCH}" in line]
-    states = _fabric_states(found)
-    if not states and not switches:
-        return healthy("these cards have no NVSwitch fabric")
-    manager = found.answers.get("fabricmanager")
-    text = manager.text if manager and manager.status == 0 else ""
-    driver = found.gpus[0].driver
-    package = f"nvidia-fabricmanager of version {driver}"
-    unit = dict(re.findall(r"^(LoadState|ActiveState)=(.*)$", text, re.MULTILINE))
-    version = re.search(r"([0-9]+(?:\.[0-9]+){1,2})\s*$", text)
-    said = [f"GPU {index}: fabric.state {state}, fabric.status {status}" for index, (state, status) in states.items()]
-    if unit.get("LoadState") == "loaded":
-        if version and version[1] != driver:
-            return error(
-                f"the fabric manager is of version {version[1]}, the driver of {driver}: CUDA fails with error 802",
-                f"install {package}, then restart nvidia-fabricmanager.service",
-                *text.strip().splitlines(),
-            )
-        if unit.get("ActiveState") != "active":
-            return error(
-                f"the fabric manager does not run (nvidia-fabricmanager.service is {unit.get('ActiveState')}): "
-                "CUDA fails with error 802",
-                "`systemctl enable --now nvidia-fabricmanager`; its journal says why where it does not start",
-                *text.strip().splitlines(),
-            )
-    elif switches:
-        return error(
-            f"{len(switches)} NVSwitches and no fabric manager: CUDA fails with error 802",
-            f"install {package}, then `systemctl enable --now nvidia-fabricmanager`",
-            *switches[:4],
-        )
-    unready = [index for index, told in states.items() if told != REGISTERED]
-    if unready:
-        state, status = states[unready[0]]
-        return _by_use(
-            found,
-            unready,
-            f"{_indices(unready)} is not registered with its NVSwitches ({state}, {status}): CUDA fails with error 802",
-            "wait where the host has just booted, else restart nvidia-fabricmanager.service (in a virtual machine: on "
-            "its host) and read its journal",
-            said,
-        )
-    return healthy(f"{len(states)} GPUs are registered with their NVSwitches", *said)
-
-
-def _fabric_states(found: Found) -> dict[int, tuple[str, str]]:
-    """State and status of the cards that have a fabric, by index. {} where the driver does not know of one."""
-    answer = found.answers.get("fabric")
-    if answer is not None and NO_FABRIC_COLUMN in answer.text:
-        return {}
-    states = {}
-    for line in found.rows("fabric"):
-        cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) != 3 or not cells[0].isdigit():
-            raise Unreadable("a line that is cut short or of another shape", line.strip())
-        if cells[1] not in NOT_SAID:
-            states[int(cells[0])] = (cells[1], cells[2])
-    return states

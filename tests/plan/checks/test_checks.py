@@ -13,7 +13,19 @@ from tasks.plan.findings import Level
 from tasks.plan.host.answers import Answer
 from tasks.support import catalogue
 from tests.plan.builders import TWO_SOCKETS, gpu_line, module_text, p2p_text, settings
-from tests.plan.judging import NOW, finding, found, health_line, health_text, uuid, verdicts
+from tests.plan.judging import (
+    KERNEL,
+    NOW,
+    XID79,
+    Changes,
+    assert_verdict,
+    finding,
+    found,
+    health_line,
+    health_text,
+    uuid,
+    verdicts,
+)  # fmt: skip
 
 HEALTHY, WARNING, ERROR = Level.HEALTHY, Level.WARNING, Level.ERROR
 BUSY = {"utilization_gpu": "93", "pcie_link_gen_current": "5"}
@@ -22,12 +34,6 @@ HELD = "4711, " + uuid(2) + ", 40960"
 OURS = "4711\tsglang-pd-prefill.service\t/opt/x/python -m sglang.launch_server"
 THEIRS = "4711\tvllm.service\t/usr/bin/vllm serve"
 PROPRIETARY = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue Jul  8"
-XID79 = "[  90.1] NVRM: Xid (PCI:0000:03:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
-XID13 = "[  90.1] NVRM: Xid (PCI:0000:03:00): 13, pid=812, name=python3, Graphics Exception"
-XID_MIG = "[  90.1] NVRM: Xid (PCI:0000:03:00 GPU-I:05): 94, pid=7194, name=python3, Contained: SM (0x1). RST: No"
-XID_BARE = "[  90.1] NVRM: Xid (0000:03:00): 31, Ch 0000000a"
-XID_LINK = "[  90.1] NVRM: Xid (PCI:0000:03:00): 149, NETIR_LINK_EVT {} XC0 i0 Link 04 (0x1 0x2)"
-KERNEL = "1204 lines, the first: [    0.000000] Linux version 6.8.0"
 BRIDGE = "02:03.0 PCI bridge: Some switch\n\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir+ CmpltRedir+"
 UPGRADES_ON = 'APT::Periodic::Unattended-Upgrade "1";\npackage ii  apt\npackage ii  unattended-upgrades\n'
 NO_RAISE = "CapEff:\t00000000a80425fb\nCpus_allowed_list:\t0-255\nMems_allowed_list:\t0-1"
@@ -37,9 +43,6 @@ NODE_MEMORY = "Node 0 MemFree: 9765625 kB\nNode 0 FilePages: {cache} kB\nNode 1 
 SECOND_GPU = gpu_line(1, capability="9.0")
 EIGHT = "\n".join(gpu_line(i) for i in range(8))
 LOST = "Unable to determine the device handle for GPU8: 0000:09:00.0: Unknown Error"
-REGISTERED = "\n".join(f"{i}, Completed, Success" for i in range(8))
-MANAGER = "LoadState=loaded\nActiveState=active\nFabric Manager version is : 580.95.05"
-SWITCHED = "\n".join(f"0000:{i + 1:02x}:00.0 0x030200" for i in range(8)) + "\n0000:0a:00.0 0x068000"
 
 WHEELHOUSE: dict[str, object] = {"package_wheelhouse": "/srv/wheels"}
 UV = catalogue.uv_lock().split()[0].removeprefix("uv==")
@@ -53,7 +56,7 @@ def list_with(line: str, index: int) -> str:
 
 
 # check, what is changed, settings, level, words of the line (all of them must stand in its sentence)
-CASES: list[tuple[str, dict[str, str | Answer | None], dict[str, object], Level, str]] = [
+CASES: list[tuple[str, Changes, dict[str, object], Level, str]] = [
     ("host/user/root", {"uid": "1000"}, {}, ERROR, "needs root on the host|_sudo"),
     ("host/init/systemd", {"init": "docker-init"}, {}, ERROR, "systemd does not run this host"),
     ("host/machine/supported", {"machine": "aarch64"}, {}, ERROR, "this is aarch64"),
@@ -106,26 +109,8 @@ CASES: list[tuple[str, dict[str, str | Answer | None], dict[str, object], Level,
     ("gpu/memory/free", {"health": health_text(8, gpu2={"memory_used": "40960"})}, {}, ERROR, "GPU 2 holds 40960 MiB|1024 MiB are allowed"),
     ("gpu/memory/free", {"health": health_text(8, gpu2={"memory_used": "40960"}), "apps": HELD, "holders": OURS}, {}, HEALTHY, "7 GPUs"),
     ("gpu/memory/free", {"health": health_text(8, gpu7={"memory_used": "40960"})}, {"decode_tensor_parallel": 2}, HEALTHY, "6 GPUs"),
-    ("gpu/xid/none", {"kernel": f"{KERNEL}\n{XID79}"}, {}, ERROR, "1 Xid events of a failing GPU in this boot (79)"),
-    ("gpu/xid/none", {"kernel": f"{KERNEL}\n{XID79.replace(':03:', ':08:')}"}, {"decode_tensor_parallel": 2}, WARNING, "no server gets it"),
-    ("gpu/xid/none", {"kernel": f"{KERNEL}\n{XID13}"}, {}, WARNING, "1 Xid events in this boot (13)"),
-    ("gpu/xid/none", {"kernel": f"{KERNEL}\n{XID13}"}, {"failing_xids": [13]}, ERROR, "(13)"),
-    ("gpu/xid/none", {"kernel": f"{KERNEL}\n{XID_MIG}\n{XID_BARE}"}, {}, WARNING, "2 Xid events in this boot (31, 94)"),
-    ("gpu/xid/none", {"kernel": f"{KERNEL}\n{XID13.replace(' 13,', ' 95,')}"}, {}, ERROR, "(95)"),
-    ("gpu/xid/none", {"kernel": f"{KERNEL}\n{XID_LINK.format('Fatal   ')}"}, {}, ERROR, "1 Xid events of a failing GPU in this boot (149)"),
-    ("gpu/xid/none", {"kernel": f"{KERNEL}\n{XID_LINK.format('Nonfatal')}"}, {}, WARNING, "1 Xid events in this boot (149)"),
     ("gpu/inforom/intact", {"warned": "WARNING: infoROM is corrupted at gpu 0000:03:00.0"}, {}, WARNING, "the infoROM of 0000:03:00.0 is corrupted"),
     ("gpu/topology/matrix", {"warned": LOST, "topo": Answer(255, LOST)}, {}, WARNING, "no matrix beside a card that it has lost"),
-    ("gpu/fabric/ready", {"fabric": Answer(2, 'Field "fabric.state" is not a valid field to query.')}, {}, HEALTHY, "no NVSwitch fabric"),
-    ("gpu/fabric/ready", {"fabric": "\n".join(f"{i}, N/A, N/A" for i in range(8))}, {}, HEALTHY, "no NVSwitch fabric"),
-    ("gpu/fabric/ready", {"fabric": REGISTERED, "fabricmanager": MANAGER}, {}, HEALTHY, "8 GPUs are registered"),
-    ("gpu/fabric/ready", {"fabric": REGISTERED}, {}, HEALTHY, "8 GPUs are registered"),
-    ("gpu/fabric/ready", {"fabric": REGISTERED, "fabricmanager": MANAGER.replace("=active", "=failed")}, {}, ERROR, "does not run (nvidia-fabricmanager.service is failed)|enable --now"),
-    ("gpu/fabric/ready", {"fabric": REGISTERED, "fabricmanager": MANAGER.replace("580.95.05", "580.82.07")}, {}, ERROR, "of version 580.82.07, the driver of 580.95.05"),
-    ("gpu/fabric/ready", {"fabric": REGISTERED.replace("2, Completed, Success", "2, In Progress, N/A")}, {}, ERROR, "GPU 2 is not registered|(In Progress, N/A)|error 802"),
-    ("gpu/fabric/ready", {"fabric": REGISTERED.replace("2, Completed, Success", "2, Completed, Insufficient Resources")}, {}, ERROR, "(Completed, Insufficient Resources)"),
-    ("gpu/fabric/ready", {"fabric": REGISTERED.replace("7, Completed, Success", "7, In Progress, N/A")}, {"decode_tensor_parallel": 2}, WARNING, "no server gets it"),
-    ("gpu/fabric/ready", {"controllers": SWITCHED}, {}, ERROR, "1 NVSwitches and no fabric manager|nvidia-fabricmanager of version 580.95.05"),
     ("pcie/width/full", {"health": health_text(8, gpu2={"pcie_link_width_current": "8"})}, {}, ERROR, "GPU 2: x8 of x16"),
     ("pcie/width/full", {"health": health_text(8, gpu7={"pcie_link_width_current": "8"})}, {"decode_tensor_parallel": 2}, WARNING, "GPU 7: x8 of x16"),
     ("pcie/generation/load", {}, {}, HEALTHY, "0 cards under load at full speed, 8 idle ones are not judged"),
@@ -191,19 +176,8 @@ CASES: list[tuple[str, dict[str, str | Answer | None], dict[str, object], Level,
 @pytest.mark.parametrize(
     ("check", "changes", "data", "level", "words"), CASES, ids=[f"{c[0]}-{i}" for i, c in enumerate(CASES)]
 )
-def test_a_verdict(
-    check: str, changes: dict[str, str | Answer | None], data: dict[str, object], level: Level, words: str
-) -> None:
-    said = finding(check, changes, wanted=settings(**data))
-    assert said.level is level, said
-    for word in words.split("|"):
-        assert word in said.sentence
-    assert "\n" not in said.sentence
-    if level is not HEALTHY:
-        assert said.advice
-    if level is ERROR:
-        assert said.stops
-    assert all(line.strip() and "\n" not in line for line in said.evidence)
+def test_a_verdict(check: str, changes: Changes, data: dict[str, object], level: Level, words: str) -> None:
+    assert_verdict(check, changes, data, level, words)
 
 
 def test_a_healthy_host_is_healthy_in_every_check() -> None:
@@ -219,6 +193,7 @@ def test_every_check_has_a_case_that_is_not_fine() -> None:
     elsewhere = {"gpu/topology/numa", "model/revision/pinned", "gpu/writes/collapse"}
     elsewhere |= {"release/environment/fits", "release/pin/none"}  # test_existing.py, test_kept.py
     elsewhere |= {"host/folders/ours"}  # test_folders.py
+    elsewhere |= {"gpu/xid/none", "gpu/fabric/ready"}  # test_xids.py, test_fabric.py
     assert faulty | told_before | elsewhere == CHECKS.keys()
 
 
