@@ -12,8 +12,9 @@ from pathlib import Path
 from tests.node.disk import Disk
 from tests.node.process import NodeError, interrupts_deferred
 
-# what a real host's systemd has and nspawn withholds: network settings and raised resource limits
-CAPABILITIES = "CAP_NET_ADMIN,CAP_SYS_RESOURCE,CAP_IPC_LOCK"
+# what a real host's systemd has and nspawn withholds: network settings and its units' filters, raised resource limits
+CAPABILITIES = "CAP_NET_ADMIN,CAP_BPF,CAP_SYS_RESOURCE,CAP_IPC_LOCK"
+SYSTEM_CALLS = "bpf"
 # cgroup v2 on any machine, the sysctls of its own network writable, and /tmp on its disk
 ENVIRONMENT = {
     "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1",
@@ -29,6 +30,7 @@ def start(disk: Disk, namespace: Path, bound: Sequence[Path], pid_file: Path, lo
         *("systemd-nspawn", f"--directory={disk.root}", f"--machine={namespace.name}", "--boot", "--register=no"),
         *("--console=pipe", "--resolv-conf=off", "--timezone=off", "--link-journal=no"),
         *(f"--network-namespace-path={namespace}", f"--capability={CAPABILITIES}"),
+        f"--system-call-filter={SYSTEM_CALLS}",
         "--rlimit=RLIMIT_NOFILE=1024:524288",  # as Debian's kernel and systemd start a host, whatever we run under
         *(f"--bind-ro={folder}" for folder in bound),
     ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tasks.plan.model.profile import ModelProfile
 from tasks.plan.release.manifest import Release
-from tasks.plan.service import retraction
+from tasks.plan.service import network, retraction
 from tasks.plan.service.paths import Paths
 from tasks.plan.service.placement import Placement
 from tasks.plan.settings.roles import LOOPBACK, PAIR, PORT_STEP, Decode, Role
@@ -255,6 +255,7 @@ def _environment(
         for variable in (
             Variable("CUDA_DEVICE_ORDER", "PCI_BUS_ID", "GPU indices mean the same card as in nvidia-smi"),
             Variable("SGLANG_HOST_IP", role.address, "ranks would register whatever address is found first"),
+            *(Variable(pin.name, pin.value, pin.reason) for pin in network.pins(role.address)),
             Variable("HF_HUB_OFFLINE", "1", "the model is on disk: no look-ups while serving"),
             Variable("HF_HOME", f"{paths.cache}/huggingface", ""),
             Variable("XDG_CACHE_HOME", cache, "JIT caches survive a restart, but serve no other release or patch"),

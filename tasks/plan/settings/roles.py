@@ -6,6 +6,7 @@ setting, behind the role's name. One with a default is none: what only other rol
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,6 +17,15 @@ Count = Annotated[int, Field(ge=1)]
 LOOPBACK = "127.0.0.1"
 PORT_STEP = 10  # between the ports of two servers of one role: prefill and decode sit 1 apart
 PAIR = ("prefill", "decode")  # KV moves from the first to the second
+
+
+def is_loopback(address: str) -> bool:
+    if address == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:  # a name: nobody knows yet where it leads
+        return False
 
 
 class Role(BaseModel):

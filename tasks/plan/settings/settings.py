@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from tasks.plan.errors import PlanError, nearest, without_passwords
-from tasks.plan.settings.roles import KINDS, LOOPBACK, ROLES, Count, Decode, Port, Prefill, Role, Server
+from tasks.plan.settings.roles import KINDS, ROLES, Count, Decode, Port, Prefill, Role, Server, is_loopback
 
 Seconds = Annotated[int, Field(ge=1)]
 Gigabytes = Annotated[float, Field(ge=0)]
@@ -330,7 +330,7 @@ def _contradictions(settings: Settings) -> list[str]:
     lines += _driver_contradictions(settings)
     for name in ("router_host", "router_metrics_host"):
         host = getattr(settings, name)
-        if host not in (LOOPBACK, "::1", "localhost") and settings.router_api_key_env is None:
+        if not is_loopback(host) and settings.router_api_key_env is None:
             lines.append(
                 f"setting {name} = {host!r} listens beyond loopback: set router_api_key_env too, "
                 "the name of a variable in your environment that holds the key"
