@@ -173,6 +173,13 @@ stop_limit = 90  # seconds to finish requests when a server stops, then it is ki
 restart_scope = "pair"
 start_on_boot = True  # False = after a reboot the service waits until you start it
 
+# ---- Confinement: what systemd takes away from servers, router and tools (docs/security.md has the list) -------------
+
+# One of these options in another way, on a host that cannot do with ours: {OPTION: {"value": ..., "reason": ...}}, such
+# as {"ProtectHome": {"value": "read-only", "reason": "links in the model's folder lead to /home/models"}}.
+# None as the value = the option is left out of every unit.
+unit_options = {}
+
 # ---- Kernel, GPU and process limits on the host ----------------------------------------------------------------------
 
 reserve_ports = True  # no outgoing connection may take a port of ours (net.ipv4.ip_local_reserved_ports)

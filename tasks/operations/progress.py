@@ -17,6 +17,7 @@ from tasks.facts.paths import Paths
 from tasks.facts.units import Gates
 from tasks.operations.files import as_user
 from tasks.plan.files import FoundPaths
+from tasks.plan.phases import confinement
 from tasks.plan.phases.activate import Told
 from tasks.plan.plan import Plan
 from tasks.plan.release.manifest import checked
@@ -64,6 +65,7 @@ def in_own_unit(plan: Plan, unit: str, command: Sequence[str], keep: str, **limi
     }
     run = ["systemd-run", "--quiet", "--collect", "--wait", "--pipe", f"--unit={unit}"]
     run += [f"--property={name}={value}" for name, value in properties.items()]
+    run += [f"--property={line}" for option in confinement.of_tool(plan) for line in option.lines]
     run += [f"--setenv=HOME={plan.paths.state}", *command, "--keep", keep]
     # an interrupted run can have left its unit, and a result of before must not pass for this one
     gone = as_user(plan.settings.service_user, "rm", "-f", keep)

@@ -94,6 +94,11 @@ class Plan:
         return self.system.group or self.settings.service_user
 
     @property
+    def on_gpu(self) -> bool:
+        """Whether the servers run on GPUs; a release for the CPU rehearses."""
+        return self.release.manifest.device == "cuda"
+
+    @property
     def patch_notes(self) -> str | None:
         """Through `current`: what pd-patch noted of the release that serves; None where this one carries no patches."""
         if not self.release.patches:
@@ -125,7 +130,7 @@ class Plan:
 
         () without GPUs, and for one decode server of several: prefill holds what its predecessor had.
         """
-        if self.release.manifest.device != "cuda":
+        if not self.on_gpu:
             return ()
         decodes = {decode.name for _, decode in kv_pairs(self.instances)}
         if len(decodes) > 1 and instance.name in decodes:

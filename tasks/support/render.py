@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from tasks.plan.bench import figures as bench
 from tasks.plan.bench import page as bench_page
 from tasks.plan.files import WantedFile
+from tasks.plan.phases import confinement
 from tasks.plan.phases.system import kernel_settings
 from tasks.plan.plan import Plan
 from tasks.plan.report import page
@@ -68,6 +69,7 @@ def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
         "open_files": plan.open_files,
         "decode": decode if (instance, decode) in kv_pairs(plan.instances) else None,
         "gpus": plan.gpus_freed_before(instance),
+        "confinement": confinement.of_instance(plan, instance),
     }
     script = WantedFile(paths.script(instance.name), _render("launch.sh.j2", values), "755", "root", group)
     environment = WantedFile(paths.environment(instance.name), _render("instance.env.j2", values), "640", "root", group)

@@ -482,6 +482,22 @@ def test_systemd_accepts_the_units(planned: Plan, tmp_path: Path) -> None:
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
+CEILINGS = {"worker": 25, "router": 20}  # of systemd-analyze's hundred; while nothing was set, both had 92
+
+
+def test_systemd_calls_the_units_confined(planned: Plan, tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not installed; tests on hosts try what the units may do")
+    for instance in planned.instances:
+        file = tmp_path / instance.unit
+        file.write_bytes(files_of(planned, instance.name)[1].unit.content)
+        ceiling = CEILINGS["worker" if instance.is_worker else "router"]
+        asked = [analyze, "security", "--offline=true", f"--threshold={ceiling}", "--no-pager", str(file)]
+        ran = subprocess.run(asked, capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
 # ---- kernel settings
 
 

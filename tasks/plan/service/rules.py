@@ -5,7 +5,8 @@ from __future__ import annotations
 from tasks.plan.errors import PlanError
 from tasks.plan.model.profile import ModelProfile
 from tasks.plan.release.manifest import SERVED_SINCE, Manifest, unknown_arguments
-from tasks.plan.service import retraction
+from tasks.plan.service import options, retraction, sandbox
+from tasks.plan.service.paths import Paths
 from tasks.plan.settings.roles import Decode
 from tasks.plan.settings.settings import Settings
 
@@ -44,6 +45,7 @@ def check(settings: Settings, manifest: Manifest, accepted: frozenset[str], prof
             f"setting context_length = {settings.context_length}: {profile.name} ends at {profile.maximum_context}"
         )
     lines += _not_served(settings, manifest, profile)
+    lines += options.unknown(settings, sandbox.every(settings, Paths.of(settings, profile)))
     if lines:
         raise PlanError(*lines)
 

@@ -50,6 +50,15 @@ class Variable(BaseModel):
     source: str = Field(min_length=1)
 
 
+class UnitOption(BaseModel):
+    """What a unit says in the place of ours, with the reason for it. value None: nothing, so systemd's default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    value: Annotated[str, Field(pattern=r"^[ -~]*$")] | None
+    reason: str = Field(min_length=1)
+
+
 class Settings(BaseModel):
     """One attribute per setting, those of a role in its own; group_data/all.py holds defaults, units and meanings."""
 
@@ -116,6 +125,8 @@ class Settings(BaseModel):
     stop_limit: Seconds
     restart_scope: Literal["pair", "changed"]
     start_on_boot: bool
+
+    unit_options: dict[str, UnitOption]
 
     reserve_ports: bool
     disable_numa_balancing: bool

@@ -1,0 +1,22 @@
+"""How units of ours are confined: by the sandbox, by the network filter, and by what a user sets instead."""
+
+from __future__ import annotations
+
+from tasks.plan.plan import Plan
+from tasks.plan.service import sandbox
+from tasks.plan.service.instances import Instance
+from tasks.plan.service.options import Option, replaced
+
+
+def of_instance(plan: Plan, instance: Instance) -> tuple[Option, ...]:
+    """Of the unit that runs a server or the router."""
+    if instance.is_worker:
+        confined = sandbox.of_server(plan.settings, plan.paths, on_gpu=plan.on_gpu)
+    else:
+        confined = sandbox.of_router(plan.settings)
+    return replaced(confined, plan.settings)
+
+
+def of_tool(plan: Plan) -> tuple[Option, ...]:
+    """Of the units in which a run measures, compiles, or looks at something as a server would."""
+    return replaced(sandbox.of_tool(plan.settings, plan.paths, on_gpu=plan.on_gpu), plan.settings)
