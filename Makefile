@@ -50,10 +50,11 @@ lint: $(SUITE) shellcheck ## check the code: ruff, mypy --strict on tasks/, tool
 bench: $(SUITE) packages ## measure a run on a simulated host: seconds and commands; ROUNDS=N
 	@$(VENV)/bin/python -m tests.node.bench
 
-bench-serving: $(SUITE) ## measure the running service under load: HOST=NAME; LAYOUT, LOADS=256/128, CONCURRENCY=1,16, REPEATS=3, INVENTORY
+bench-serving: $(SUITE) ## measure the running service under load: HOST=NAME; LAYOUT, LOADS=256/128, CONCURRENCY=1,16, RATES=1,2,4, LIMITS=450/40, REPEATS=3, INVENTORY
 	@test -n "$(HOST)" || { echo 'make bench-serving HOST=NAME: a host of $(or $(INVENTORY),inventory.py)' >&2; exit 2; }
 	@$(VENV)/bin/pyinfra -y --limit '$(HOST)' $(or $(INVENTORY),inventory.py) tasks.bench.serving \
 	  $(if $(LOADS),--data 'bench_loads=$(LOADS)') $(if $(CONCURRENCY),--data 'bench_concurrency=$(CONCURRENCY)') \
+	  $(if $(RATES),--data 'bench_rates=$(RATES)') $(if $(LIMITS),--data 'bench_limits=$(LIMITS)') \
 	  $(if $(REPEATS),--data 'bench_repeats=$(REPEATS)') $(if $(LAYOUT),--data 'layout=$(LAYOUT)')
 
 lock: $(SUITE) ## make a release's locks anew and show what moved: RELEASE=NAME; UPGRADE=1 takes newer packages

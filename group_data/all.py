@@ -240,6 +240,12 @@ report_dir = "reports"
 
 bench_loads = ["256/128", "1024/1024", "8192/256"]  # tokens in / tokens out of each request
 bench_concurrency = [1, 16, 64]  # requests in flight
+# Requests a second that arrive at random, such as [1, 2, 4, 8]: how many are answered within bench_limits?
+bench_rates = []
+bench_rate_seconds = 60  # seconds in which the requests of a pass with a rate arrive
+# "TTFT/ITL", both in ms: an answer is in time if its first token comes within TTFT, and 99 % of its further tokens
+# within ITL of the one before. The default is what MLPerf Inference asks of an interactive Llama 2 70B.
+bench_limits = "450/40"
 bench_requests = 4  # requests of a pass for each one in flight; a pass has at least 8 in all
 bench_repeats = 3  # passes of each load and concurrency: how far they differ shows what is noise
 bench_limit = 1800  # seconds for one pass

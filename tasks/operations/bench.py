@@ -9,6 +9,8 @@ from pyinfra.api import FunctionCommand, Host, State, operation
 
 from tasks.operations.progress import in_own_unit, left_by, run_and_log, say
 from tasks.plan.bench import figures as bench
+from tasks.plan.bench import goodput
+from tasks.plan.bench.goodput import Limits
 from tasks.plan.errors import PlanError
 from tasks.plan.plan import Plan
 from tasks.support import render, report
@@ -32,22 +34,23 @@ def measure(state: State, host: Host, plan: Plan) -> bool:
         return False
     try:
         result = bench.result(plan, host.name, text)
-        page, comparison = _keep(result, Path(str(plan.settings.report_dir)))
+        limits = Limits.of(plan.settings.bench_limits)
+        page, comparison = _keep(result, Path(str(plan.settings.report_dir)), limits)
     except PlanError as fault:
         for line in fault.lines:
             say(host, line, "red")
         return False
     failed = [one for one in result.passes if one.status != "done"]
     for one in failed:
-        say(host, f"{one.input}/{one.output} x {one.concurrency}: {one.status}: {one.reason}", "red")
-    told = bench.sentence(comparison.layouts)
-    if told:
-        say(host, told, "green")
+        say(host, f"{one.name}: {one.status}: {one.reason}", "red")
+    for told in (bench.sentence(comparison.layouts), goodput.sentence(comparison.layouts, limits)):
+        if told:
+            say(host, told, "green")
     say(host, f"page: {page}")
     return not failed
 
 
-def _keep(result: bench.Result, folder: Path) -> tuple[Path, bench.Comparison]:
+def _keep(result: bench.Result, folder: Path, limits: Limits) -> tuple[Path, bench.Comparison]:
     name = report.file_stem(result.host)
     own = folder / "serving" / name
     report.replace(own / bench.file_name(result), bench.to_json(result).encode())
@@ -55,7 +58,7 @@ def _keep(result: bench.Result, folder: Path) -> tuple[Path, bench.Comparison]:
         bench.from_json(path.read_text(errors="replace"), str(path)) for path in sorted(own.glob("*.json"))
     )
     page = folder / f"{name}.serving.html"
-    report.replace(page, render.serving(comparison))
+    report.replace(page, render.serving(comparison, limits))
     return page, comparison
 
 

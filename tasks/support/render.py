@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tasks.plan.bench import figures as bench
 from tasks.plan.bench import page as bench_page
+from tasks.plan.bench.goodput import Limits
 from tasks.plan.files import WantedFile
 from tasks.plan.phases import confinement
 from tasks.plan.phases.system import kernel_settings
@@ -99,9 +100,9 @@ def report(data: Mapping[str, Any]) -> bytes:
     return _render("report.html.j2", page.view(dict(data)))
 
 
-def serving(comparison: bench.Comparison) -> bytes:
+def serving(comparison: bench.Comparison, limits: Limits) -> bytes:
     """The page of a host's benchmark."""
-    return _render("serving.html.j2", bench_page.view(comparison))
+    return _render("serving.html.j2", bench_page.view(comparison, limits))
 
 
 def _render(name: str, values: dict[str, object]) -> bytes:

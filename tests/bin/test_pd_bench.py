@@ -23,8 +23,11 @@ from datasets import load_dataset
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     for name in ("backend", "base-url", "model", "tokenizer", "dataset-name", "random-input-len", "random-output-len",
-                 "random-range-ratio", "num-prompts", "max-concurrency", "warmup-requests", "seed", "output-file"):
+                 "random-range-ratio", "num-prompts", "warmup-requests", "seed", "output-file"):
         parser.add_argument("--" + name, required=True)
+    pace = parser.add_mutually_exclusive_group(required=True)
+    pace.add_argument("--max-concurrency")
+    pace.add_argument("--request-rate", default="inf")
     for name in ("tokenize-prompt", "flush-cache", "disable-tqdm", "output-details"):
         parser.add_argument("--" + name, action="store_true", required=True)
     given = vars(parser.parse_args())
@@ -36,15 +39,17 @@ if __name__ == "__main__":
     if behaviour == "hang":
         time.sleep(600)
     line = json.dumps({**given, "pid": os.getpid(), "key": os.environ.get("OPENAI_API_KEY", ""), "completed": 7,
-                       "output_throughput": 12.5, "request_rate": float("inf"), "server_info": {"a": 1},
-                       "itls": [[1.0]], "errors": ["", "HTTP 500:\\n  no room"]})
+                       "output_throughput": 12.5, "request_rate": float(given["request_rate"]), "server_info": {"a": 1},
+                       "ttfts": [0.25, 0.0, 0.5], "itls": [[0.001] * 98 + [0.02, 0.7], [], []],
+                       "errors": ["", "HTTP 500:\\n  no room", ""]})
     with open(given["output_file"], "a") as file:
         file.write(line[:40] if behaviour == "cut" else line + "\\n")
 """
 PASSES = [
-    {"input": 64, "output": 8, "concurrency": 1, "requests": 8},
-    {"input": 128, "output": 16, "concurrency": 4, "requests": 16},
+    {"input": 64, "output": 8, "concurrency": 1, "rate": None, "requests": 8},
+    {"input": 128, "output": 16, "concurrency": 4, "rate": None, "requests": 16},
 ]
+AT_A_RATE = {"input": 64, "output": 8, "concurrency": None, "rate": 2.5, "requests": 150}
 
 
 @pytest.fixture
@@ -109,8 +114,20 @@ def test_each_pass_is_a_process_of_its_own_with_other_prompts(measure: Measure) 
 
 def test_lists_and_what_json_cannot_hold_stay_behind(measure: Measure) -> None:
     ran = measure()
-    assert not {"itls", "errors", "server_info", "request_rate"} & passes(ran)[0]["result"].keys()
+    assert not {"itls", "ttfts", "errors", "server_info", "request_rate"} & passes(ran)[0]["result"].keys()
     assert "Infinity" not in ran.stdout
+
+
+def test_requests_that_arrive_at_a_rate(measure: Measure) -> None:
+    ran = measure(passes=[AT_A_RATE])
+    assert ran.returncode == 0, ran.stderr
+    [one] = passes(ran)
+    assert (one["result"]["request_rate"], one["result"]["num_prompts"]) == (2.5, "150")
+    assert "pass 1 of 1: 64/8, 2.5 requests/s: 12.5 tok/s" in ran.stderr
+
+
+def test_each_answer_has_its_first_token_and_what_99_percent_of_its_gaps_stay_within(measure: Measure) -> None:
+    assert passes(measure())[0]["each"] == [[250.0, 20.0], [500.0, 0.0]], "the request that failed has none"
 
 
 def test_the_first_error_of_a_request_is_told(measure: Measure) -> None:
@@ -177,6 +194,8 @@ def test_a_key_reaches_router_and_client(measure: Measure, site: Site, tmp_path:
     [
         ({"passes": None}, "passes is missing or of the wrong type"),
         ({"passes": [{"input": 1}]}, "a pass holds input"),
+        ({"passes": [{**AT_A_RATE, "rate": None}]}, "a pass holds concurrency, input, output, rate, requests"),
+        ({"passes": [{**AT_A_RATE, "concurrency": 1}]}, "a pass holds concurrency, input, output, rate, requests"),
         ({"python": "/no/such/python"}, "python /no/such/python is not there"),
         ({"api_key_file": "/no/such/key"}, "cannot read api_key_file /no/such/key"),
     ],

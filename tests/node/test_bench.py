@@ -14,7 +14,8 @@ from tests.node.node import REPOSITORY, Node
 
 def measured(node: Node, folder: Path, **data: object) -> tuple[int, str]:
     """Exit status and all output of a small benchmark."""
-    small = {"bench_loads": "48/8,96/4", "bench_concurrency": "1,2", "bench_repeats": 1, "report_dir": folder, **data}
+    small = {"bench_loads": "48/8,96/4", "bench_concurrency": "1,2", "bench_repeats": 1, "bench_rates": 4,
+             "bench_rate_seconds": 2, "report_dir": folder, **data}  # fmt: skip
     values = [word for name, value in small.items() for word in ("--data", f"{name}={value}")]
     pyinfra = str(Path(sys.executable).with_name("pyinfra"))
     ran = subprocess.run(
@@ -31,11 +32,14 @@ def test_loads_are_measured_kept_and_shown(served: Node, tmp_path: Path) -> None
     assert status == 0, said
     [kept] = (tmp_path / "serving" / "rehearsal").glob("sglang-0.5.20-cpu.pd.*.json")
     found = json.loads(kept.read_text())
-    assert [(p["input"], p["output"], p["concurrency"]) for p in found["passes"]] == [
-        (48, 8, 1), (48, 8, 2), (96, 4, 1), (96, 4, 2),
+    assert [(p["input"], p["output"], p["concurrency"], p["rate"]) for p in found["passes"]] == [
+        (48, 8, 1, None), (48, 8, 2, None), (48, 8, None, 4), (96, 4, 1, None), (96, 4, 2, None), (96, 4, None, 4),
     ]  # fmt: skip
     assert all(p["status"] == "done" and p["result"]["completed"] == p["requests"] == 8 for p in found["passes"])
     assert all(p["result"]["output_throughput"] > 0 and p["result"]["p99_itl_ms"] > 0 for p in found["passes"])
+    assert all(len(p["each"]) == 8 and min(first for first, _ in p["each"]) > 0 for p in found["passes"])
+    assert all(max(gap for _, gap in p["each"]) > 0 for p in found["passes"])
+    assert "Requests a second answered in time (first token within 450 ms, 40 ms between tokens): at 48/8" in said
     page = (tmp_path / "rehearsal.serving.html").read_text()
     assert "48 tokens in, 8 out" in page and "Measured in one layout only" in page
     assert pids(served) == before, "what serves is left alone"

@@ -28,6 +28,14 @@ def one_pass(
     }  # fmt: skip
 
 
+def at_rate(
+    rate: float, each: list[tuple[float, float]], load: tuple[int, int] = (256, 128), **figures: Any
+) -> dict[str, Any]:
+    """A pass whose requests arrive at a rate. each: TTFT and 99th percentile of the gaps of each request, ms."""
+    one = one_pass(load, requests=len(each), **figures)
+    return {**one, "concurrency": None, "rate": rate, "each": each}
+
+
 def failed(status: str = "failed", reason: str = "Warmup failed", **changes: Any) -> dict[str, Any]:
     return {**one_pass(**changes), "status": status, "reason": reason, "result": None}
 

@@ -16,13 +16,14 @@ import pytest
 from pyinfra.context import ctx_host
 
 from tasks.plan.bench.figures import compare
+from tasks.plan.bench.goodput import Limits
 from tasks.plan.findings import Finding, Level, silence
 from tasks.plan.plan import Plan
 from tasks.plan.proof.judgement import FRESH, NONE
 from tasks.plan.report.data import build
 from tasks.plan.service.placement import write_collapse
 from tasks.support import render, report
-from tests.plan.benches import curve, failed, result
+from tests.plan.benches import at_rate, curve, failed, result
 from tests.plan.builders import TWO_SOCKETS, catalogue_plan, hardware
 from tests.plan.proofs import pair, proof
 from tests.plan.report.test_data import NOW
@@ -196,9 +197,11 @@ def benchmark(host: str, *layouts: str) -> str:
     """The page of a host that was measured in these layouts, in the first one twice, with failures."""
     before = curve(layouts[0], 0.9, "2026-11-01T00:00:00Z")
     results = [curve(layout, 1e4) for layout in layouts[1:]] + [curve(layouts[0], 1e4, "2026-11-30T09:00:00Z")]
+    late = [at_rate(n, [(100, 10)] * (10 - n) + [(5000, 10)] * n) for n in (1, 2, 4, 8)]
+    results = [one.model_copy(update={"passes": [*one.passes, *result(late).passes]}) for one in results]
     broken = before.model_copy(update={"passes": [*before.passes, *result([failed(reason=HOSTILE + LONG)]).passes]})
     every = [one.model_copy(update={"host": host}) for one in (broken, *results)]
-    return render.serving(compare(every)).decode()
+    return render.serving(compare(every), Limits(450, 40)).decode()
 
 
 UNEVEN = catalogue_plan(

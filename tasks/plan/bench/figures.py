@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tasks.plan.errors import PlanError
 from tasks.plan.files import WantedFile
@@ -24,6 +24,9 @@ LEAST_DIFFERENCE_ONCE = 0.10  # likewise where a pass ran once only, so that its
 
 Layout = Literal["pd", "single", "data_parallel"]
 NAMES = {"pd": "prefill + decode", "single": "one server", "data_parallel": "data-parallel"}  # for people
+
+
+Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Figures(BaseModel):
@@ -48,12 +51,31 @@ class Pass(BaseModel):
 
     input: int = Field(ge=1)  # tokens of each prompt
     output: int = Field(ge=1)  # tokens of each answer
-    concurrency: int = Field(ge=1)
+    concurrency: int | None = Field(ge=1)  # requests in flight, None where they arrive at a rate
+    rate: float | None = Field(None, gt=0, allow_inf_nan=False)  # requests a second that arrive
     requests: int = Field(ge=1)
     status: Literal["done", "failed", "timeout"]
     seconds: float = Field(ge=0)
     reason: str
     figures: Figures | None = Field(alias="result")
+    # Of each answered request, ms: time to first token; what 99 % of the gaps between its tokens stay within.
+    each: list[tuple[Milliseconds, Milliseconds]] = []
+
+    @model_validator(mode="after")
+    def _one_pace(self) -> Pass:
+        if (self.concurrency is None) == (self.rate is None):
+            raise ValueError("a pass has a concurrency or a rate")
+        return self
+
+    @property
+    def load(self) -> tuple[int, int]:
+        return (self.input, self.output)
+
+    @property
+    def name(self) -> str:
+        """For people: "1024/512 x 16", "1024/512 at 4 requests/s"."""
+        pace = f"x {self.concurrency}" if self.rate is None else f"at {self.rate:g} requests/s"
+        return f"{self.input}/{self.output} {pace}"
 
     @property
     def failures(self) -> int:
@@ -95,10 +117,11 @@ class Result(BaseModel):
 
     @property
     def points(self) -> dict[Point, list[Pass]]:
-        """The passes of each load and concurrency."""
+        """The passes of each load and concurrency, those at a rate left out."""
         found: dict[Point, list[Pass]] = {}
         for one in self.passes:
-            found.setdefault(Point(one.input, one.output, one.concurrency), []).append(one)
+            if one.concurrency is not None:
+                found.setdefault(Point(one.input, one.output, one.concurrency), []).append(one)
         return found
 
     def values(self, point: Point, name: str) -> list[float]:
@@ -153,19 +176,22 @@ def config_file(plan: Plan) -> WantedFile:
     return WantedFile(paths.bench, content.encode(), "640", "root", plan.group)
 
 
-def passes(plan: Plan) -> list[dict[str, int]]:
-    """Each load at each concurrency, all of them before the first is repeated: what drifts meets all alike."""
+def passes(plan: Plan) -> list[dict[str, float | None]]:
+    """Each load at each concurrency and rate, all of them before the first is repeated: what drifts meets all alike."""
     settings = plan.settings
+    paces: list[dict[str, float | None]] = [
+        {"concurrency": found, "rate": None, "requests": max(LEAST_REQUESTS, settings.bench_requests * found)}
+        for found in settings.bench_concurrency
+    ]
+    paces += [
+        {"concurrency": None, "rate": rate, "requests": max(LEAST_REQUESTS, round(settings.bench_rate_seconds * rate))}
+        for rate in sorted(set(settings.bench_rates))
+    ]
     return [
-        {
-            "input": a,
-            "output": b,
-            "concurrency": concurrency,
-            "requests": max(LEAST_REQUESTS, settings.bench_requests * concurrency),
-        }
+        {"input": a, "output": b, **pace}
         for _ in range(settings.bench_repeats)
         for a, b in loads(plan)
-        for concurrency in settings.bench_concurrency
+        for pace in paces
     ]
 
 
@@ -277,7 +303,8 @@ class Metric:
 JUDGED = (
     Metric("output_throughput", "tok/s", "most tokens per second", most=True),
     Metric("median_ttft_ms", "TTFT p50, ms", "first token soonest", most=False),
-    Metric("p99_itl_ms", "inter-token p99, ms", "steadiest tokens (inter-token p99)", most=False),
+    Metric("median_tpot_ms", "TPOT p50, ms", "fastest answer once it has begun (TPOT)", most=False),
+    Metric("p99_itl_ms", "inter-token p99, ms", "fewest stalls (inter-token p99)", most=False),
 )
 
 
@@ -320,7 +347,7 @@ def sentence(results: Mapping[str, Result]) -> str:
                 answers.setdefault("no difference" if len(found) == len(measured) else names, []).append(point)
         if answers:
             wishes.setdefault(_answer(answers), []).append(metric.wish)
-    told = "; ".join(f"{' and '.join(wish)}: {answer}" for answer, wish in wishes.items())
+    told = "; ".join(f"{_listed(wish)}: {answer}" for answer, wish in wishes.items())
     return f"{told[:1].upper()}{told[1:]}." if told else ""
 
 

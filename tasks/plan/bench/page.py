@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from tasks.plan.bench import goodput
 from tasks.plan.bench.figures import (
     JUDGED,
     LEAST_DIFFERENCE,
@@ -21,6 +22,7 @@ from tasks.plan.bench.figures import (
     best,
     sentence,
 )
+from tasks.plan.bench.goodput import Limits
 from tasks.plan.report.plot import Plot, plot, spell
 
 NO_FIGURE = "-"
@@ -72,13 +74,23 @@ class Load:
     plots: list[Plot]
     kinds: list[tuple[str, str]]  # class and name, for the legend
     reference: bool
+    rates: Rates | None
 
 
-def view(found: Comparison) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Rates:
+    """Share of requests in time: a row for each rate, a column for each layout."""
+
+    names: list[str]
+    rows: list[tuple[str, list[Cell]]]
+
+
+def view(found: Comparison, limits: Limits) -> dict[str, Any]:
     """What templates/serving.html.j2 shows."""
     newest = found.newest
     every = [*found.layouts.values(), *([found.previous] if found.previous else [])]
     points = sorted({point for one in every for point in one.points})
+    at_rates = goodput.loads(found.layouts.values())
     return {
         "host": newest.host,
         "layout": NAMES[newest.layout],
@@ -89,14 +101,16 @@ def view(found: Comparison) -> dict[str, Any]:
         "alone": NAMES[newest.layout] if len(found.layouts) < 2 else "",
         "missing": [NAMES[name] for name in NAMES if name not in found.layouts],
         "rule": _rule(found.layouts.values()),
+        "goodput": goodput.sentence(found.layouts, limits),
+        "goodput_rule": _goodput_rule(limits),
         "gpus": _gpus(list(found.layouts.values())),
-        "loads": [_load(found, load, points) for load in sorted({point.load for point in points})],
+        "loads": [_load(found, load, points, limits) for load in sorted({*(p.load for p in points), *at_rates})],
         "columns": [title for _, title in COLUMNS],
         "previous": found.previous is not None,
         "per_gpu": newest.device == "cuda",
         "reference_of": REFERENCE_OF,
         "failed": [
-            {"what": f"{NAMES[one.layout]}, {p.input}/{p.output} x {p.concurrency}", "why": f"{p.status}: {p.reason}"}
+            {"what": f"{NAMES[one.layout]}, {p.name}", "why": f"{p.status}: {p.reason}"}
             for one in every
             for p in one.passes
             if p.failures
@@ -106,7 +120,7 @@ def view(found: Comparison) -> dict[str, Any]:
 
 
 def _rule(results: Any) -> str:
-    repeats = min(len(passes) for one in results for passes in one.points.values())
+    repeats = min((len(passes) for one in results for passes in one.points.values()), default=1)
     if repeats < 2:
         return (
             f"One pass each, so the spread is not known: a difference below {LEAST_DIFFERENCE_ONCE:.0%} counts as none."
@@ -114,6 +128,13 @@ def _rule(results: Any) -> str:
     return (
         f"A layout is named where every one of its repeats is better than all of another's and its median by "
         f"{LEAST_DIFFERENCE:.0%} or more; anything less is no difference."
+    )
+
+
+def _goodput_rule(limits: Limits) -> str:
+    return (
+        f"A rate counts if {goodput.LEAST_SHARE:.0%} of its requests get their first token within {limits.ttft_ms} ms "
+        f"and 99 % of the others within {limits.itl_ms} ms of the one before, and if all lower rates count too."
     )
 
 
@@ -125,7 +146,7 @@ def _gpus(results: Sequence[Result]) -> str:
     return f"GPUs held: {held}. The table gives tokens per second of each GPU too."
 
 
-def _load(found: Comparison, load: tuple[int, int], points: Sequence[Point]) -> Load:
+def _load(found: Comparison, load: tuple[int, int], points: Sequence[Point], limits: Limits) -> Load:
     here = [point for point in points if point.load == load]
     reference = found.newest.device == "cuda" and any(point in line for point in here for line in REFERENCE.values())
     sources: list[tuple[str, str, Result]] = [
@@ -139,25 +160,40 @@ def _load(found: Comparison, load: tuple[int, int], points: Sequence[Point]) -> 
         kinds += [(f"reference {layout}", f"reference: {NAMES[layout]}") for layout in REFERENCE]
     drawn = []
     for name, title in PLOTS:
-        values = {kind: _by_concurrency(one, here, name) for kind, _, one in sources}
+        values: dict[str, Mapping[float, Sequence[float]]] = {
+            kind: _by_concurrency(one, here, name) for kind, _, one in sources
+        }
         if reference:
             values |= {f"reference {layout}": _reference(layout, here, name) for layout in REFERENCE}
         made = plot(title, {kind: line for kind, line in values.items() if line})
         drawn += [made] if made else []
+    rated = {kind: goodput.shares(one, load, limits) for kind, one in found.layouts.items()}
+    rated = {kind: line for kind, line in rated.items() if line}
+    percent = {kind: {rate: [100 * one for one in line[rate]] for rate in line} for kind, line in rated.items()}
+    made = plot("answered in time, %", percent, axis="requests a second")
+    drawn += [made] if made else []
+    kinds += [(kind, NAMES[kind]) for kind in rated if kind not in dict(kinds)]
     groups = [_group(found, point, sources) for point in here]
-    return Load(f"{load[0]:,} tokens in, {load[1]:,} out", groups, drawn, kinds, reference)
+    return Load(f"{load[0]:,} tokens in, {load[1]:,} out", groups, drawn, kinds, reference, _rates(percent))
+
+
+def _rates(percent: Mapping[str, Mapping[float, Sequence[float]]]) -> Rates | None:
+    """percent: layout -> rate -> share of each repeat, in %."""
+    every = sorted({rate for line in percent.values() for rate in line})
+    rows = [(f"{rate:g}", [_cell(line.get(rate, []), best=False) for line in percent.values()]) for rate in every]
+    return Rates([NAMES[kind] for kind in percent], rows) if rows else None
 
 
 def _has(result: Result, points: Sequence[Point]) -> bool:
     return any(point in result.points for point in points)
 
 
-def _by_concurrency(result: Result, points: Sequence[Point], name: str) -> dict[int, list[float]]:
-    values = {point.concurrency: result.values(point, name) for point in points}
+def _by_concurrency(result: Result, points: Sequence[Point], name: str) -> dict[float, list[float]]:
+    values: dict[float, list[float]] = {point.concurrency: result.values(point, name) for point in points}
     return {concurrency: found for concurrency, found in values.items() if found}
 
 
-def _reference(layout: str, points: Sequence[Point], name: str) -> dict[int, list[float]]:
+def _reference(layout: str, points: Sequence[Point], name: str) -> dict[float, list[float]]:
     values = {point.concurrency: REFERENCE[layout].get(point, {}).get(name) for point in points}
     return {concurrency: [value] for concurrency, value in values.items() if value is not None}
 

@@ -1,4 +1,4 @@
-"""Lines over concurrency as coordinates, for a template to write down as SVG."""
+"""Lines over concurrency, or over a rate, as coordinates, for a template to write down as SVG."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ class Tick:
 @dataclass(frozen=True)
 class Plot:
     title: str
+    axis: str  # what x is
     width: int
     height: int
     left: float
@@ -47,12 +48,12 @@ class Plot:
     lines: list[Line]
 
 
-def plot(title: str, values: Mapping[str, Mapping[int, Sequence[float]]]) -> Plot | None:
-    """Medians with their range. values: kind of line -> concurrency -> repeats.
+def plot(title: str, values: Mapping[str, Mapping[float, Sequence[float]]], axis: str = "concurrency") -> Plot | None:
+    """Medians with their range. values: kind of line -> concurrency, or what `axis` says -> repeats.
 
     The y axis starts at 0. None where nothing was measured.
     """
-    every = {concurrency for line in values.values() for concurrency in line}
+    every = {at for line in values.values() for at in line}
     highest = max((max(found) for line in values.values() for found in line.values()), default=0.0)
     if not every or highest <= 0:
         return None
@@ -60,8 +61,8 @@ def plot(title: str, values: Mapping[str, Mapping[int, Sequence[float]]]) -> Plo
     top_value = step * -(-highest // step)
     low, high = log2(min(every)), log2(max(every))
 
-    def x(concurrency: int) -> float:
-        share = (log2(concurrency) - low) / (high - low) if high > low else 0.5
+    def x(at: float) -> float:
+        share = (log2(at) - low) / (high - low) if high > low else 0.5
         return round(LEFT + 8 + share * (WIDTH - LEFT - RIGHT - 16), 1)
 
     def y(value: float) -> float:
@@ -70,23 +71,24 @@ def plot(title: str, values: Mapping[str, Mapping[int, Sequence[float]]]) -> Plo
     lines = []
     for kind, found in values.items():
         marks = []
-        for concurrency, repeats in sorted(found.items()):
+        for at, repeats in sorted(found.items()):
             middle = median(repeats)
-            told = f"concurrency {concurrency}: {spell(middle)}"
+            told = f"{axis} {at:g}: {spell(middle)}"
             if len(repeats) > 1:
                 told += f" ({spell(min(repeats))} to {spell(max(repeats))} in {len(repeats)} repeats)"
-            marks.append(Mark(x(concurrency), y(middle), y(min(repeats)), y(max(repeats)), told))
+            marks.append(Mark(x(at), y(middle), y(min(repeats)), y(max(repeats)), told))
         path = "M" + "L".join(f"{mark.x:g} {mark.y:g}" for mark in marks) if len(marks) > 1 else ""
         lines.append(Line(kind, path, marks))
     count = round(top_value / step)
     return Plot(
         title=title,
+        axis=axis,
         width=WIDTH,
         height=HEIGHT,
         left=LEFT,
         right=WIDTH - RIGHT,
         bottom=HEIGHT - BOTTOM,
-        x=[Tick(x(concurrency), str(concurrency)) for concurrency in sorted(every)],
+        x=[Tick(x(at), f"{at:g}") for at in sorted(every)],
         y=[Tick(y(step * number), short(step * number)) for number in range(count + 1)],
         lines=lines,
     )

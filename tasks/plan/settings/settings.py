@@ -31,6 +31,13 @@ Counts = Annotated[
         else [v] if isinstance(v, int) else v
     ),
 ]  # fmt: skip
+Rates = Annotated[
+    list[Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False)]],
+    BeforeValidator(
+        lambda v: [float(n) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", n) else n for n in v.split(",")]
+        if isinstance(v, str) else [v] if isinstance(v, int | float) else v
+    ),
+]  # fmt: skip
 # `--data python=3.12` arrives as a float.
 Python = Annotated[Literal["auto", "3.11", "3.12"], BeforeValidator(lambda v: str(v) if isinstance(v, float) else v)]
 
@@ -165,6 +172,9 @@ class Settings(BaseModel):
 
     bench_loads: Loads
     bench_concurrency: Counts
+    bench_rates: Rates
+    bench_rate_seconds: Seconds
+    bench_limits: Annotated[str, Field(pattern=r"^[1-9][0-9]*/[1-9][0-9]*$")]
     bench_requests: Count
     bench_repeats: Count
     bench_limit: Seconds

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from tasks.plan.bench import figures as bench
 from tasks.plan.bench.figures import JUDGED, Point, beats, best, compare, sentence
+from tasks.plan.bench.goodput import Limits
 from tasks.plan.bench.page import view
 from tasks.plan.errors import PlanError
 from tests.plan.benches import LOADS, curve, failed, one_pass, planned, result, told, written
 from tests.plan.builders import API_KEY, TWO_SOCKETS, hardware, plan, settings
 
-SPEED, FIRST, STEADY = JUDGED
+SPEED, FIRST, *_ = JUDGED
 
 
 def line_of(error: pytest.ExceptionInfo[PlanError]) -> str:
@@ -58,7 +59,7 @@ def test_loads_as_the_command_line_gives_them(
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("bench_loads", "256"), ("bench_loads", "0/8"), ("bench_loads", []), ("bench_concurrency", "1,many"), ("bench_concurrency", 0)],
+    [("bench_rates", "1,fast"), ("bench_rates", [0]), ("bench_rates", -1), ("bench_limits", "450"), ("bench_limits", "0/40"), ("bench_loads", "256"), ("bench_loads", "0/8"), ("bench_loads", []), ("bench_concurrency", "1,many"), ("bench_concurrency", 0)],
 )  # fmt: skip
 def test_loads_that_make_no_sense(name: str, value: object) -> None:
     with pytest.raises(PlanError) as error:
@@ -249,8 +250,8 @@ def test_a_layout_whose_requests_failed_is_not_judged() -> None:
 def test_within_noise_is_no_difference() -> None:
     same = {layout: result([one_pass(), one_pass()], layout) for layout in ("pd", "single")}
     assert sentence(same) == (
-        "Most tokens per second and first token soonest and steadiest tokens (inter-token p99): "
-        "no difference at every load."
+        "Most tokens per second, first token soonest, fastest answer once it has begun (TPOT) and fewest stalls "
+        "(inter-token p99): no difference at every load."
     )
 
 
@@ -263,8 +264,8 @@ def three() -> dict[str, bench.Result]:
 def test_the_sentence_names_the_layout_for_each_load() -> None:
     assert sentence(three()) == (
         "Most tokens per second: data-parallel at concurrency 16 and 64, one server or data-parallel at concurrency 1; "
-        "first token soonest and steadiest tokens (inter-token p99): prefill + decode at concurrency 16 and 64, "
-        "one server or data-parallel at concurrency 1."
+        "first token soonest, fastest answer once it has begun (TPOT) and fewest stalls (inter-token p99): prefill + "
+        "decode at concurrency 16 and 64, one server or data-parallel at concurrency 1."
     )
 
 
@@ -287,7 +288,7 @@ def test_the_sentence_names_single_points_where_nothing_wider_holds() -> None:
 
 
 def seen(*results: bench.Result) -> dict[str, Any]:
-    return view(compare(results))
+    return view(compare(results), Limits(450, 40))
 
 
 def test_the_rule_is_said_for_what_was_measured() -> None:
@@ -362,8 +363,9 @@ def test_three_layouts_of_a_simulated_host() -> None:
     assert found.newest.layout == "single"
     assert all(one.failures == 0 for result in found.layouts.values() for one in result.passes)
     assert sentence(found.layouts) == (
-        "Most tokens per second and first token soonest: data-parallel at every load; steadiest tokens (inter-token "
-        "p99): data-parallel at concurrency 1, one server or data-parallel at concurrency 2."
+        "Most tokens per second, first token soonest and fastest answer once it has begun (TPOT): data-parallel at every "
+        "load; fewest stalls (inter-token p99): data-parallel at concurrency 1, one server or data-parallel at "
+        "concurrency 2."
     )
 
 
