@@ -79,6 +79,9 @@ server_environment = {}
 
 speculative = False  # True = the draft in the model (NextN/MTP) proposes tokens; SGLang 0.5.16 or later
 pcie_ipc_allreduce = False  # True = FlashInfer's all-reduce over PCIe, not NCCL's; bf16 only, SGLang 0.5.21 or later
+# True = decode compares a checksum of the KV cache that it got with prefill's, and fails a request whose KV differs;
+# layout "pd", SGLang 0.5.21 or later
+kv_checksum = False
 transfer_backend = "nixl"  # what moves the KV cache from prefill to decode: "nixl" or "mooncake"
 # Environment variables of every server: {NAME: {"value": ..., "reason": ..., "source": ...}}. A host that sets this
 # replaces the whole dictionary; to add a variable, use prefill_environment, decode_environment or server_environment.

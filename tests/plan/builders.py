@@ -79,7 +79,7 @@ def manifest(**changes: object) -> Manifest:
         },
         "renamed": {"--cuda-graph-max-bs": "--cuda-graph-max-bs-decode"},
         "removed": ["--long-gone"],
-        "serves": ["speculative", "pcie_ipc_allreduce"],
+        "serves": ["speculative", "pcie_ipc_allreduce", "kv_checksum"],
         "chunked_prefill_maximum": None,
         "indexer_walks_whole_context": False,
         "notes": [],

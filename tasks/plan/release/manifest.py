@@ -22,7 +22,7 @@ CUDA_OF_DRIVER = {
 
 # Setting that a release serves or not -> the first SGLang that does: NextN drafts on compute capability 12.0 have a MoE
 # kernel since 0.5.16 (before, they were routed to one for 10.0 only); the variable is read since 0.5.21.
-SERVED_SINCE = {"speculative": "0.5.16", "pcie_ipc_allreduce": "0.5.21"}
+SERVED_SINCE = {"speculative": "0.5.16", "pcie_ipc_allreduce": "0.5.21", "kv_checksum": "0.5.21"}
 
 RouterPackage = Literal["sglang-router", "smg"]
 
@@ -60,7 +60,9 @@ class Manifest(BaseModel):
     spelling: Spelling
     renamed: dict[str, str]  # options of the releases before it -> what they are called now
     removed: list[str]  # options of the releases before it that have gone
-    serves: list[Literal["speculative", "pcie_ipc_allreduce"]]  # settings, off by default, that it can serve
+    serves: list[
+        Literal["speculative", "pcie_ipc_allreduce", "kv_checksum"]
+    ]  # settings, off by default, that it can serve
     chunked_prefill_maximum: int | None
     indexer_walks_whole_context: bool
     notes: list[str]

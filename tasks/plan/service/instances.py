@@ -199,6 +199,7 @@ def _worker(
                 ("--disaggregation-transfer-backend", settings.transfer_backend),
                 # decode's too, where nothing listens: SGLang takes it for requests that name no port
                 ("--disaggregation-bootstrap-port", str(role.bootstrap_port + step)),
+                *([("--disaggregation-enable-kv-checksum",)] if settings.kv_checksum else []),
             ]
             if role.bootstrap_port is not None
             else []

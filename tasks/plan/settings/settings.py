@@ -109,6 +109,7 @@ class Settings(BaseModel):
 
     speculative: bool
     pcie_ipc_allreduce: bool
+    kv_checksum: bool
     transfer_backend: Literal["nixl", "mooncake"]
     worker_environment: dict[str, Variable]
 

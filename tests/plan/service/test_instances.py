@@ -378,7 +378,15 @@ def test_all_reduce_over_pcie_is_a_variable_of_both_roles() -> None:
     assert not any(variable.name == name for worker in made().values() for variable in worker.environment)
 
 
-@pytest.mark.parametrize(("name", "since"), [("speculative", "0.5.16"), ("pcie_ipc_allreduce", "0.5.21")])
+def test_a_checksum_of_the_kv_cache_is_asked_of_both_sides() -> None:
+    prefill, decode, _ = made(kv_checksum=True).values()
+    assert all("--disaggregation-enable-kv-checksum" in one.words for one in (prefill, decode))
+    assert not any("--disaggregation-enable-kv-checksum" in one.words for one in made().values())
+
+
+@pytest.mark.parametrize(
+    ("name", "since"), [("speculative", "0.5.16"), ("pcie_ipc_allreduce", "0.5.21"), ("kv_checksum", "0.5.21")]
+)
 def test_a_release_that_cannot_serve_a_setting_says_since_when(name: str, since: str) -> None:
     with pytest.raises(PlanError) as error:
         servers(settings(**{name: True}), hardware(TWO_SOCKETS), release(manifest(serves=[])), DRAFTING)
@@ -386,7 +394,7 @@ def test_a_release_that_cannot_serve_a_setting_says_since_when(name: str, since:
     assert line.startswith(f"setting {name} = True: SGLang 9.9 cannot serve it, {since} was the first that can")
 
 
-@pytest.mark.parametrize("name", ["speculative", "pcie_ipc_allreduce"])
+@pytest.mark.parametrize("name", ["speculative", "pcie_ipc_allreduce", "kv_checksum"])
 def test_a_release_for_the_cpu_needs_a_gpu_for_it(name: str) -> None:
     with pytest.raises(PlanError) as error:
         servers(settings(**{name: True}), hardware(TWO_SOCKETS), release(manifest(serves=[], device="cpu")), DRAFTING)
