@@ -1,5 +1,7 @@
 """Do two services give the same greedy tokens? python -m tests.gpu.compare URL URL, routers or servers alike.
 
+Where both cannot run at once: `compare URL --keep FILE` keeps what one answers, `compare URL FILE` compares later.
+
 Prompts are random tokens of 5 to 4,000, the same for the same seed, asked one after the other: batches of another
 shape round otherwise. Where answers differ, both are asked once more: a service that differs from itself explains it.
 Standard library only, so that it runs where the services do.
@@ -17,6 +19,7 @@ import sys
 import urllib.error
 import urllib.request
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 EQUAL, DIFFERENT, USAGE, NO_ANSWER = range(4)
 AROUND = 3  # tokens quoted on each side of the first difference
@@ -40,7 +43,8 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.gpu.compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("urls", nargs=2, metavar="URL", help="http://HOST:PORT")
+    parser.add_argument("services", nargs="+", metavar="URL", help="http://HOST:PORT, or a file that --keep wrote")
+    parser.add_argument("--keep", metavar="FILE", help="with one URL: keep its answers instead")
     parser.add_argument("--prompts", type=int, default=50, metavar="N")
     parser.add_argument("--shortest", type=int, default=5, metavar="TOKENS")
     parser.add_argument("--longest", type=int, default=4000, metavar="TOKENS")
@@ -55,15 +59,22 @@ def main(words: list[str]) -> int:
         parser.error(f"--ids {given.ids}: LOW:END, the first id and the one after the last")
     if not 1 <= given.shortest <= given.longest or given.prompts < 1 or given.answer < 1:
         parser.error("--prompts and --answer must be 1 or more, --shortest no more than --longest")
+    if len(given.services) != (1 if given.keep else 2):
+        parser.error("name two services, or one with --keep FILE")
     asked = prompts(given.prompts, given.shortest, given.longest, range(int(low), int(end)), given.seed)
     answers: list[list[int]] = []
     differences = []
     try:
-        for number, prompt in enumerate(asked):
-            first, second = (ask(url, prompt, given.answer, given.limit) for url in given.urls)
+        services = [Service(where, asked, given.answer, given.limit) for where in given.services]
+        if given.keep:
+            kept = [{"prompt": prompt, "answer": services[0].ask(number)} for number, prompt in enumerate(asked)]
+            Path(given.keep).write_text(json.dumps(kept))
+            return EQUAL
+        for number in range(len(asked)):
+            first, second = (service.ask(number) for service in services)
             answers.append(first)
             if first != second:
-                differences.append(difference(number, prompt, first, second, given.urls, given.limit))
+                differences.append(difference(number, len(asked[number]), first, second, services))
                 if not given.json:
                     print(in_words(differences[-1]), flush=True)
     except NoAnswer as problem:
@@ -85,6 +96,26 @@ def prompts(count: int, shortest: int, longest: int, ids: range, seed: int) -> l
     ratio = longest / shortest
     lengths = [round(shortest * ratio ** (number / max(1, count - 1))) for number in range(count)]
     return [[choose.choice(ids) for _ in range(length)] for length in lengths]
+
+
+class Service:
+    """Answers to the same prompts, of a service that runs or as they were kept. Raises NoAnswer."""
+
+    def __init__(self, where: str, asked: list[list[int]], tokens: int, limit: float) -> None:
+        self.where, self.asked, self.tokens, self.limit = where, asked, tokens, limit
+        self.kept: list[list[int]] | None = None
+        if not where.startswith(("http://", "https://")):
+            try:
+                found = json.loads(Path(where).read_text())
+                self.kept = [one["answer"] for one in found]
+                same = [one["prompt"] for one in found] == asked
+            except (OSError, ValueError, TypeError, KeyError) as error:
+                raise NoAnswer(f"{where} holds no kept answers: {error}") from None
+            if not same or any(len(one) != tokens for one in self.kept):
+                raise NoAnswer(f"{where} holds answers to other prompts, or of another length: give the same options")
+
+    def ask(self, number: int) -> list[int]:
+        return self.kept[number] if self.kept else ask(self.where, self.asked[number], self.tokens, self.limit)
 
 
 def ask(url: str, prompt: list[int], tokens: int, limit: float) -> list[int]:
@@ -113,12 +144,10 @@ def ask(url: str, prompt: list[int], tokens: int, limit: float) -> list[int]:
     return found
 
 
-def difference(
-    number: int, prompt: list[int], first: list[int], second: list[int], urls: list[str], limit: float
-) -> Difference:
+def difference(number: int, length: int, first: list[int], second: list[int], services: list[Service]) -> Difference:
     at = next(place for place, (a, b) in enumerate(zip(first, second, strict=True)) if a != b)
-    again = [ask(url, prompt, len(first), limit) for url in urls]
-    changed = [url for url, before, now in zip(urls, (first, second), again, strict=True) if before != now]
+    again = [service.ask(number) for service in services]
+    changed = [one.where for one, before, now in zip(services, (first, second), again, strict=True) if before != now]
     if again[0] == again[1]:
         told = "equal the second time"
     elif changed:
@@ -126,7 +155,7 @@ def difference(
     else:
         told = "the same difference the second time"
     around = slice(max(0, at - AROUND), at + AROUND + 1)
-    return Difference(number, len(prompt), at, first[around], second[around], told)
+    return Difference(number, length, at, first[around], second[around], told)
 
 
 def in_words(one: Difference) -> str:

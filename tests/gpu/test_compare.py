@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 
 import pytest
 
@@ -132,4 +133,57 @@ def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
 def test_options_that_make_no_sense(words: list[str]) -> None:
     with pytest.raises(SystemExit) as end:
         compare.main(["http://127.0.0.1:1", "http://127.0.0.1:1", *words])
+    assert end.value.code == compare.USAGE
+
+
+# ---- one after the other, where both cannot run at once
+
+FEW = ["--answer", "8", "--prompts", "6", "--longest", "500"]
+
+
+def kept(two: tuple[Site, Site], folder: Path) -> str:
+    file = str(folder / "kept.json")
+    assert compare.main([service(two[0], honest), "--keep", file, *FEW]) == compare.EQUAL
+    return file
+
+
+def test_answers_that_were_kept_are_compared(
+    two: tuple[Site, Site], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = kept(two, tmp_path)
+    assert compare.main([service(two[1], honest), file, *FEW]) == compare.EQUAL
+    assert compare.main([service(two[1], other_from_the_fourth_on), file, *FEW]) == compare.DIFFERENT
+    assert capsys.readouterr().out.splitlines()[-1] == "4 of 6 answers equal, 6 distinct ones among them"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "holds no kept answers"),
+        ("[", "holds no kept answers"),
+        ("[1]", "holds no kept answers"),
+        ("[]", "other prompts"),
+    ],
+)
+def test_a_file_that_cannot_be_compared(
+    text: str | None, words: str, two: tuple[Site, Site], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if text is not None:
+        (tmp_path / "x").write_text(text)
+    assert compare.main([service(two[0], honest), str(tmp_path / "x"), *FEW]) == compare.NO_ANSWER
+    assert words in capsys.readouterr().err
+
+
+def test_answers_of_another_length_are_not_compared(
+    two: tuple[Site, Site], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = kept(two, tmp_path)
+    assert compare.main([service(two[1], honest), file, *FEW, "--answer", "9"]) == compare.NO_ANSWER
+    assert "of another length" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["http://a"], ["http://a", "http://b", "--keep", "x"], []])
+def test_one_service_with_keep_and_two_without(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        compare.main(words)
     assert end.value.code == compare.USAGE
