@@ -234,10 +234,13 @@ kv_minimum_gbps = 20.0  # KV path, one pair at a time; without cuda_ipc 0.3-0.5 
 kv_minimum_share = 0.6  # KV path as a share of the plain copy between the same two GPUs, 0 to 1
 kv_together_minimum_gbps = 8.0  # KV path, all pairs at once; from one PCIe switch to several roots, 37 fell to 2.7
 
-# ---- Report (docs/report.md) -----------------------------------------------------------------------------------------
+# ---- Report (docs/report.md), and what --diff shows ------------------------------------------------------------------
 
 # Folder for HOST.html and HOST.json, on your machine, relative to where you run pyinfra; None = no report
 report_dir = "reports"
+# For --diff: True = show every file whole. False = say in one line of locks, tools and the like what they hold, how
+# long they are and what moves.
+full_diff = False
 
 # ---- Benchmark: make bench-serving (docs/benchmark.md) ---------------------------------------------------------------
 

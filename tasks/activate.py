@@ -5,10 +5,12 @@ from __future__ import annotations
 from pyinfra import host
 from pyinfra.api import deploy
 
+from tasks.facts.history import Text
 from tasks.facts.paths import Paths
 from tasks.operations import files, release
 from tasks.plan.phases import activate as planned
 from tasks.plan.plan import Plan
+from tasks.plan.release.history import package_changes
 from tasks.plan.release.manifest import patch_changes
 
 
@@ -23,7 +25,8 @@ def switch(plan: Plan) -> None:
         user=plan.settings.service_user,
         theirs=[compiled] if kernels else [],
     )
-    previous = plan.history.previous_once(plan.release.id)
+    previous, serving = plan.history.previous_once(plan.release.id), plan.history.current
+    kept = host.get_fact(Text, path=paths.description(serving)) if serving not in ("", plan.release.id) else ""
 
     if pin:
         files.file(name=f"Pin {pin.path}", wanted=pin, found=found[pin.path])
@@ -46,5 +49,5 @@ def switch(plan: Plan) -> None:
         link=paths.current,
         found=found[paths.current].target,
         checks=planned.release_checks(plan),
-        changes=patch_changes(plan.release.patches, found[mark].text),
+        changes=[*package_changes(plan.release, kept), *patch_changes(plan.release.patches, found[mark].text)],
     )

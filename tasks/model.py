@@ -20,7 +20,8 @@ def ensure(plan: Plan) -> None:
         model.whole(name=name, directory=directory, user=user)
     elif source.bundled:
         wanted = [
-            WantedFile(f"{directory}/{file}", text) for file, text in catalogue.bundled_model(source.bundled).items()
+            WantedFile(f"{directory}/{file}", content, gist="of the model")
+            for file, content in catalogue.bundled_model(source.bundled).items()
         ]
         found = host.get_fact(Paths, paths=[file.path for file in wanted])
         for file in wanted:

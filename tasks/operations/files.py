@@ -12,7 +12,15 @@ from pyinfra.operations.util.files import generate_color_diff
 
 from tasks.operations.upload import sent
 from tasks.plan.errors import without_passwords
-from tasks.plan.files import FoundPath, WantedDirectory, WantedFile, compare, same_directory
+from tasks.plan.files import (
+    FoundPath,
+    WantedDirectory,
+    WantedFile,
+    compare,
+    in_one_line,
+    lines_of,
+    same_directory,
+)
 
 Commands = Generator[StringCommand, None, None]
 
@@ -41,7 +49,9 @@ def directory(wanted: WantedDirectory, found: FoundPath) -> Commands:
 
 @operation()
 def file(wanted: WantedFile, found: FoundPath, then: str | None = None, leftovers: Sequence[str] = ()) -> Commands:
-    """A file with content, mode and owner; put in place in one step. --diff shows new files whole.
+    """A file with content, mode and owner; put in place in one step.
+
+    --diff shows new files whole; of those with a gist it says that in one line, unless full_diff is set.
 
     then: a command that makes new content known, such as systemctl daemon-reload. leftovers: files to be removed.
     """
@@ -89,22 +99,20 @@ def _show(wanted: WantedFile, found: FoundPath) -> None:
         host.log(f"Will write {format_text(wanted.path, bold=True)} (a secret: not shown)")
         return
     difference = compare(wanted, found)
+    instead = in_one_line(wanted, found) if difference.content and not host.data.get("full_diff") else ""
+    said = f": {instead}" if instead else ""
     if found.kind != "file":
-        host.log(f"Will create {format_text(wanted.path, bold=True)} ({wanted.mode} {wanted.owner}:{wanted.group})")
+        place = f"{wanted.mode} {wanted.owner}:{wanted.group}"
+        host.log(f"Will create {format_text(wanted.path, bold=True)} ({place}){said}")
     else:
-        host.log(f"Will modify {format_text(wanted.path, bold=True)}")
+        host.log(f"Will modify {format_text(wanted.path, bold=True)}{said}")
         if difference.mode:
             logger.info("  mode %s -> %s", found.mode, wanted.mode)
         if difference.owner:
             logger.info("  owner %s:%s -> %s:%s", found.owner, found.group, wanted.owner, wanted.group)
+    if instead:
+        return
     if difference.content:
-        for line in generate_color_diff(_lines(found.content or b""), _lines(wanted.content)):
+        for line in generate_color_diff(lines_of(found.content or b""), lines_of(wanted.content)):
             logger.info("  %s", without_passwords(line))
     logger.info("")
-
-
-def _lines(content: bytes) -> list[str]:
-    try:
-        return content.decode().splitlines(keepends=True)
-    except UnicodeDecodeError:
-        return [f"({len(content)} bytes)\n"]

@@ -79,7 +79,7 @@ def compiled(plan: Plan, asked: Told, mark: str, found: str | None) -> Commands:
 def linked(directory: str, link: str, found: str, checks: Sequence[Told] = (), changes: Sequence[str] = ()) -> Commands:
     """A link points at a release, moved in one step after every check has passed.
 
-    changes: what the switch does to patches, a line each.
+    changes: what the switch does to packages and patches, a line each.
     """
     if found == directory:
         host.noop(f"{link} points at {directory}")

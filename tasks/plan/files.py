@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import difflib
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -25,6 +26,7 @@ class WantedFile:
     owner: str = "root"
     group: str = "root"
     salt: str = ""  # of a secret, whose content is never printed: what a host hashes its own behind
+    gist: str = ""  # of a file that nobody reads line by line: what it holds, for a diff to say instead
 
     @property
     def sha256(self) -> str:
@@ -124,6 +126,38 @@ def compare(wanted: WantedFile, found: FoundPath) -> Difference:
         mode=found.mode != wanted.mode,
         owner=(found.owner, found.group) != (wanted.owner, wanted.group),
     )
+
+
+SHORT = 20  # changed lines; so few are shown of any file: they are an edit by hand, or an upgrade's
+
+
+def lines_of(content: bytes) -> list[str]:
+    """As a diff shows them, line ends kept; one line for what is no text."""
+    try:
+        return content.decode().splitlines(keepends=True)
+    except UnicodeDecodeError:
+        return [f"({len(content)} bytes)\n"]
+
+
+def in_one_line(wanted: WantedFile, found: FoundPath) -> str:
+    """What a diff says of new content where it does not show it: gist, size, hash, what moved. "" where it does."""
+    if not wanted.gist:
+        return ""
+    now = lines_of(wanted.content)
+    size = f"{len(now)} lines" if now[1:] else f"{len(wanted.content)} bytes"
+    told = f"{wanted.gist}, {size}, sha256 {wanted.sha256[:12]}"
+    if found.kind != "file":
+        return told
+    if found.content is None:
+        return f"{told}, was {found.digest[:12]}"
+    removed, added = _changed(lines_of(found.content), now)
+    return f"{told}, was {found.digest[:12]}: {removed} lines less, {added} more" if removed + added > SHORT else ""
+
+
+def _changed(before: list[str], now: list[str]) -> tuple[int, int]:
+    """How many lines go, and how many come."""
+    moves = [move for move in difflib.SequenceMatcher(None, before, now).get_opcodes() if move[0] != "equal"]
+    return sum(move[2] - move[1] for move in moves), sum(move[4] - move[3] for move in moves)
 
 
 def same_directory(wanted: WantedDirectory, found: FoundPath) -> bool:

@@ -161,7 +161,7 @@ def tools() -> dict[str, bytes]:
 def placed_tools(folder: str) -> list[WantedFile]:
     """All of them as a host keeps them: tools of two versions never meet one module."""
     return [
-        WantedFile(f"{folder}/{name}", content, "644" if name == SHARED.name else "755")
+        WantedFile(f"{folder}/{name}", content, "644" if name == SHARED.name else "755", gist="runs on the host")
         for name, content in tools().items()
     ]
 

@@ -15,6 +15,7 @@ from tasks.plan.files import (
     WantedDirectory,
     WantedFile,
     compare,
+    in_one_line,
     read_paths,
     same_directory,
 )
@@ -67,6 +68,38 @@ def test_what_differs(found: FoundPath, differs: set[str]) -> None:
 )
 def test_a_directory(found: FoundPath, same: bool) -> None:
     assert same_directory(WantedDirectory("/etc/x", "750", "root", "sglang"), found) is same
+
+
+# ---- in_one_line
+
+LOCK = WantedFile("/x.txt", b"".join(b"line %d\n" % n for n in range(100)), gist="pins 100 packages")
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (ABSENT, "pins 100 packages, 100 lines, sha256 HASH"),
+        (
+            FoundPath("file", content=b"other\n" * 30),
+            "pins 100 packages, 100 lines, sha256 HASH, was 9ee02d06b1c2: 30 lines less, 100 more",
+        ),
+        (FoundPath("file", sha256="0123456789abcdef"), "pins 100 packages, 100 lines, sha256 HASH, was 0123456789ab"),
+        (FoundPath("file", content=LOCK.content.replace(b"line 7\n", b"by hand\n")), ""),
+    ],
+    ids=["new", "another", "large", "an edit by hand"],
+)
+def test_a_file_that_nobody_reads_is_one_line_in_a_diff(found: FoundPath, said: str) -> None:
+    assert in_one_line(LOCK, found) == said.replace("HASH", LOCK.sha256[:12])
+
+
+def test_a_file_that_is_read_is_never_one_line() -> None:
+    assert in_one_line(WANTED, ABSENT) == ""
+
+
+def test_bytes_have_no_lines() -> None:
+    assert in_one_line(WantedFile("/w", b"\xff" * 300, gist="of the model"), ABSENT).startswith(
+        "of the model, 300 bytes, "
+    )
 
 
 # ---- read_paths

@@ -173,7 +173,7 @@ def config_file(plan: Plan) -> WantedFile:
         "passes": passes(plan),
     }
     content = json.dumps(config, indent=1) + "\n"
-    return WantedFile(paths.bench, content.encode(), "640", "root", plan.group)
+    return WantedFile(paths.bench, content.encode(), "640", "root", plan.group, gist="what pd-bench measures")
 
 
 def passes(plan: Plan) -> list[dict[str, float | None]]:

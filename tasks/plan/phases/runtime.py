@@ -12,15 +12,22 @@ from tasks.plan.release.history import Description
 
 def lock_files(plan: Plan) -> tuple[WantedFile, WantedFile]:
     """The locks that this release is built from, kept on the host: repair and checks read them there."""
-    return (
-        WantedFile(f"{plan.paths.locks}/{plan.release.id}.txt", plan.release.lock.encode()),
-        WantedFile(f"{plan.paths.locks}/{plan.release.id}-router.txt", plan.release.router_lock.encode()),
+    texts = {".txt": plan.release.lock, "-router.txt": plan.release.router_lock}
+    servers, router = (
+        WantedFile(
+            f"{plan.paths.locks}/{plan.release.id}{end}",
+            text.encode(),
+            gist=f"pins {len(lock.read(text, end))} packages",
+        )
+        for end, text in texts.items()
     )
+    return servers, router
 
 
 def description(plan: Plan) -> WantedFile:
     """The release as the host keeps it for a rollback."""
-    return WantedFile(plan.paths.description(plan.release.id), Description(plan.release, plan.arguments).to_json())
+    path, content = plan.paths.description(plan.release.id), Description(plan.release, plan.arguments).to_json()
+    return WantedFile(path, content, gist="what a rollback needs")
 
 
 def mark(plan: Plan) -> dict[str, Any]:
@@ -37,12 +44,13 @@ def patch_list_file(plan: Plan) -> WantedFile | None:
     """The patches of this release, kept on the host as its locks are; None where it carries none."""
     if not plan.release.patches:
         return None
-    return WantedFile(f"{plan.paths.locks}/{plan.release.id}-patches.json", plan.release.patch_list())
+    path, names = f"{plan.paths.locks}/{plan.release.id}-patches.json", [patch.name for patch in plan.release.patches]
+    return WantedFile(path, plan.release.patch_list(), gist=f"patches {', '.join(names)}")
 
 
 def uv_lock(plan: Plan) -> WantedFile:
     """The lock that uv itself is installed from."""
-    return WantedFile(f"{plan.paths.locks}/uv.txt", plan.uv_requirement.encode())
+    return WantedFile(f"{plan.paths.locks}/uv.txt", plan.uv_requirement.encode(), gist="pins the package installer")
 
 
 def pins(plan: Plan) -> tuple[lock.Pin, ...]:
@@ -83,4 +91,5 @@ def build_spec(plan: Plan) -> WantedFile:
         "pd_env": f"{plan.paths.bin}/pd-env",
         "pd_patch": f"{plan.paths.bin}/pd-patch",
     }
-    return WantedFile(f"{plan.paths.locks}/{plan.release.id}.json", to_json(spec), "600")  # a URL can hold a password
+    path = f"{plan.paths.locks}/{plan.release.id}.json"
+    return WantedFile(path, to_json(spec), "600", gist="what pd-build is told")  # a URL in it can hold a password

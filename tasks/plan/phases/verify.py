@@ -25,4 +25,5 @@ def verify_config(plan: Plan) -> WantedFile:
         },
         "transfer_metrics": TRANSFER_METRICS if plan.settings.layout == "pd" else {},
     }
-    return WantedFile(plan.paths.verify, to_json(config), "640", "root", plan.group)
+    gist = f"{len(plan.profile.golden)} questions with known answers"
+    return WantedFile(plan.paths.verify, to_json(config), "640", "root", plan.group, gist=gist)

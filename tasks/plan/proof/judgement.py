@@ -57,7 +57,7 @@ class Proof:
 
 def config_file(plan: Plan) -> WantedFile:
     content = json.dumps(probe.configuration(plan), indent=1) + "\n"
-    return WantedFile(plan.paths.probe, content.encode(), "640", "root", plan.group)
+    return WantedFile(plan.paths.probe, content.encode(), "640", "root", plan.group, gist="what pd-probe measures")
 
 
 def read(plan: Plan, text: str | None, boot: str, serving: bool) -> Proof:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from tasks.plan.errors import PlanError
 from tasks.plan.host.answers import Answer
+from tasks.plan.release import lock
 from tasks.plan.release.manifest import Release
 
 # What pd-build and a removal leave behind where they are killed: .ID.building and the like.
@@ -128,6 +129,22 @@ def read_description(text: str, release: str, path: str) -> Description:
     if found.release.id != release:
         raise PlanError(f"{path} describes {found.release.id}, not {release}: it was changed; use --data unpin=True")
     return found
+
+
+def package_changes(wanted: Release, kept: str) -> list[str]:
+    """What a switch from another release does to packages, a line for each environment. kept: text of its description.
+
+    [] where nothing can be said: no release served, or what is kept of it is damaged or an environment of others.
+    """
+    try:
+        serving = _DESCRIPTION.validate_json(kept).release
+        pairs = {"servers": (serving.lock, wanted.lock), "router": (serving.router_lock, wanted.router_lock)}
+        moves = {
+            name: lock.moves(lock.read(before, name), lock.read(now, name)) for name, (before, now) in pairs.items()
+        }
+    except (ValidationError, PlanError):
+        return []
+    return [f"{name}: {told}" for name, told in moves.items() if told]
 
 
 def _id(target: str) -> str:

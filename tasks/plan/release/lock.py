@@ -52,6 +52,27 @@ def read_all(texts: Mapping[str, str]) -> tuple[Pin, ...]:
     return tuple({pin: None for where, text in texts.items() for pin in read(text, where)})
 
 
+NAMED = 12  # packages in one line
+
+
+def moves(before: Iterable[Pin], now: Iterable[Pin]) -> str:
+    """'2 packages move: torch 2.9.0 -> 2.9.1, +triton 3.5.1, -apex 0.1', "" where none does; the first few by name."""
+    old, new = ({pin.name: pin.version for pin in pins} for pins in (before, now))
+    each = [
+        f"{name} {old[name]} -> {new[name]}"
+        if name in old and name in new
+        else f"+{name} {new[name]}"
+        if name in new
+        else f"-{name} {old[name]}"
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+    ]
+    if not each:
+        return ""
+    more = f" and {len(each) - NAMED} more" if len(each) > NAMED else ""
+    return f"{len(each)} package{'s move' if each[1:] else ' moves'}: {', '.join(each[:NAMED])}{more}"
+
+
 def normalised(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 

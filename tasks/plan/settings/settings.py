@@ -170,6 +170,7 @@ class Settings(BaseModel):
     kv_together_minimum_gbps: Annotated[float, Field(ge=0)]
 
     report_dir: Annotated[str, Field(min_length=1)] | None
+    full_diff: bool
 
     bench_loads: Loads
     bench_concurrency: Counts

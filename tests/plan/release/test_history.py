@@ -97,6 +97,19 @@ def test_what_a_pin_is_there_instead_of_stays_too() -> None:
     assert never_served.superseded("a", PIN) == ("x",)
 
 
+def test_a_switch_names_the_packages_that_move() -> None:
+    serving, wanted = release(), release(lock=release().lock.replace("==2.13.0", "==2.14.0"))
+    assert serving.lock != wanted.lock
+    kept = Description(serving, ()).to_json().decode()
+    assert history.package_changes(wanted, kept) == ["servers: 1 package moves: torch 2.13.0 -> 2.14.0"]
+    assert history.package_changes(serving, kept) == []
+
+
+@pytest.mark.parametrize("kept", ["", "no JSON", "{}"])
+def test_a_switch_from_a_release_that_cannot_be_read_names_none(kept: str) -> None:
+    assert history.package_changes(release(), kept) == []
+
+
 def test_a_description_brings_back_the_same_release() -> None:
     manifest = catalogue.manifest("sglang-0.5.20-cpu")
     described = catalogue.described(manifest, "3.11", "cpu", "smg")

@@ -87,3 +87,27 @@ def test_a_lock_of_this_checkout_without_a_hash_is_one_line(tmp_path: object, mo
     assert error.value.lines == (
         "files/locks/sglang-0.5.20-cpu/python3.11.txt: stray==1.0 has no hash: make the lock anew",
     )
+
+
+# ---- what moves
+
+
+def pins(**versions: str) -> list[lock.Pin]:
+    return [lock.Pin(name, version, ()) for name, version in versions.items()]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        (pins(torch="2.9.0"), pins(torch="2.9.0"), ""),
+        (pins(torch="2.9.0"), pins(torch="2.9.1"), "1 package moves: torch 2.9.0 -> 2.9.1"),
+        (pins(a="1", c="3"), pins(b="2", c="4"), "3 packages move: -a 1, +b 2, c 3 -> 4"),
+    ],
+)
+def test_what_moves_between_two_locks(before: list[lock.Pin], now: list[lock.Pin], said: str) -> None:
+    assert lock.moves(before, now) == said
+
+
+def test_many_moves_are_counted() -> None:
+    told = lock.moves([], pins(**{f"p{n:02}": "1" for n in range(20)}))
+    assert told.startswith("20 packages move: +p00 1, ") and told.endswith("+p11 1 and 8 more")

@@ -85,6 +85,7 @@ def test_keys_of_pyinfra_are_left_to_it(key: str) -> None:
         ("decode_numa_node", -1),
         ("report_dir", ""),
         ("report_dir", False),
+        ("full_diff", "yes"),
         ("prefill_cuda_graph", "no"),
         ("prefill_arguments", "--log-level debug"),
         ("prefill_environment", ["A=1"]),
