@@ -37,9 +37,9 @@ def measure(plan: Plan) -> None:
     if reasons:
         told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         raise PlanError(f"the service does not run what is planned ({told}): deploy first, then measure")
-    placed = [*catalogue.placed_tools(plan.paths.bin), config]
-    found_there = host.get_fact(Paths, paths=[file.path for file in placed])
+    tools = catalogue.placed_tools(plan.paths.bin)
+    found_there = host.get_fact(Paths, paths=[file.path for file in (*tools, config)])
 
-    for file in placed:
-        files.file(name=f"File {file.path}", wanted=file, found=found_there[file.path])
+    files.files(name=f"Tools in {plan.paths.bin}", wanted=tools, found=found_there)
+    files.file(name=f"File {config.path}", wanted=config, found=found_there[config.path])
     measuring.measured(name=f"Measured: layout {plan.settings.layout}", plan=plan)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from pyinfra import host
 from pyinfra.api import deploy
 
@@ -17,8 +19,11 @@ from tasks.support import render
 
 @deploy("Launch")
 def write(plan: Plan) -> None:
-    wanted = [file for instance in plan.instances for file in render.instance_files(plan, instance).all]
-    wanted += [render.target(plan), verify_config(plan)]
+    of_instances = [render.instance_files(plan, instance).all for instance in plan.instances]
+    wanted = [*chain.from_iterable(of_instances), render.target(plan), verify_config(plan)]
+    like = {
+        file.path: first for _, *more in of_instances[1:] for file, first in zip(more, of_instances[0][1:], strict=True)
+    }
     secret = render.api_key(plan)
     found = host.get_fact(Paths, paths=[file.path for file in wanted])
     told = host.get_fact(
@@ -32,4 +37,4 @@ def write(plan: Plan) -> None:
         files.absent(name="No API key", path=plan.paths.secret, found=key, leftovers=leftovers)
     for file in wanted:
         then = "systemctl daemon-reload" if file.path.startswith(UNITS) else None
-        files.file(name=f"File {file.path}", wanted=file, found=found[file.path], then=then)
+        files.file(name=f"File {file.path}", wanted=file, found=found[file.path], then=then, like=like.get(file.path))

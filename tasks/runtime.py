@@ -26,11 +26,12 @@ def build(plan: Plan) -> None:
 def _build(plan: Plan, tools: list[WantedFile]) -> None:
     uv, spec, patches = planned.uv_lock(plan), planned.build_spec(plan), planned.patch_list_file(plan)
     lock, router_lock = planned.lock_files(plan)
-    placed = [*tools, uv, lock, router_lock, *([patches] if patches else []), spec, planned.description(plan)]
+    placed = [uv, lock, router_lock, *([patches] if patches else []), spec, planned.description(plan)]
     metadata = planned.uv_metadata(plan)
-    found = host.get_fact(Paths, paths=[metadata, *(file.path for file in placed)])
+    found = host.get_fact(Paths, paths=[metadata, *(file.path for file in (*tools, *placed))])
     state = host.get_fact(ReleaseState, directory=plan.release_directory, lock=lock.path, router_lock=router_lock.path)
 
+    files.files(name=f"Tools in {plan.paths.bin}", wanted=tools, found=found)
     for file in placed:
         files.file(name=f"File {file.path}", wanted=file, found=found[file.path])
     release.uv(
@@ -53,8 +54,7 @@ def _adopt(plan: Plan, tools: list[WantedFile]) -> None:
     links = [f"{plan.release_directory}/{name}" for name in parts]
     found = host.get_fact(Paths, paths=[*links, *(file.path for file in tools)])
 
-    for file in tools:
-        files.file(name=f"File {file.path}", wanted=file, found=found[file.path])
+    files.files(name=f"Tools in {plan.paths.bin}", wanted=tools, found=found)
     release.adopted(
         name=f"Release {plan.release.id}",
         directory=plan.release_directory,

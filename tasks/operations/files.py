@@ -14,9 +14,11 @@ from tasks.operations.upload import sent
 from tasks.plan.errors import without_passwords
 from tasks.plan.files import (
     FoundPath,
+    FoundPaths,
     WantedDirectory,
     WantedFile,
     compare,
+    folded,
     in_one_line,
     lines_of,
     same_directory,
@@ -48,23 +50,47 @@ def directory(wanted: WantedDirectory, found: FoundPath) -> Commands:
 
 
 @operation()
-def file(wanted: WantedFile, found: FoundPath, then: str | None = None, leftovers: Sequence[str] = ()) -> Commands:
+def file(
+    wanted: WantedFile,
+    found: FoundPath,
+    then: str | None = None,
+    leftovers: Sequence[str] = (),
+    like: WantedFile | None = None,
+) -> Commands:
     """A file with content, mode and owner; put in place in one step.
 
     --diff shows new files whole; of those with a gist it says that in one line, unless full_diff is set.
 
     then: a command that makes new content known, such as systemctl daemon-reload. leftovers: files to be removed.
+    like: a file shown before; --diff does not repeat what a new one has in common with it.
     """
-    difference = compare(wanted, found)
     if leftovers:
         yield StringCommand(f"rm -f {shlex.join(leftovers)}")
-    if not difference:
+    if not compare(wanted, found):
         if not leftovers:
             host.noop(f"{wanted.path} is as wanted")
         return
     if state.config.DIFF and not state.is_executing:
-        _show(wanted, found)
-    path = shlex.quote(wanted.path)
+        _show(wanted, found, like)
+    yield from _placed(wanted, found, then)
+
+
+@operation()
+def files(wanted: Sequence[WantedFile], found: FoundPaths) -> Commands:
+    """Several files that belong together, each put in place in one step."""
+    differing = [one for one in wanted if compare(one, found[one.path])]
+    if not differing:
+        host.noop("every file is as wanted")
+        return
+    for one in differing:
+        if state.config.DIFF and not state.is_executing:
+            _show(one, found[one.path], None)
+    for one in differing:
+        yield from _placed(one, found[one.path])
+
+
+def _placed(wanted: WantedFile, found: FoundPath, then: str | None = None) -> Commands:
+    difference, path = compare(wanted, found), shlex.quote(wanted.path)
     if difference.content:
         beside = f"{wanted.path}.new"
         yield sent(wanted.content, beside)
@@ -93,13 +119,14 @@ def _given_to(wanted: WantedFile, path: str) -> str:
     return f"chown {owner} {path} && chmod {shlex.quote(wanted.mode)} {path}"
 
 
-def _show(wanted: WantedFile, found: FoundPath) -> None:
+def _show(wanted: WantedFile, found: FoundPath, like: WantedFile | None) -> None:
     """The difference, as pyinfra's own --diff prints it."""
     if wanted.salt:
         host.log(f"Will write {format_text(wanted.path, bold=True)} (a secret: not shown)")
         return
     difference = compare(wanted, found)
-    instead = in_one_line(wanted, found) if difference.content and not host.data.get("full_diff") else ""
+    whole = bool(host.data.get("full_diff"))
+    instead = "" if whole or not difference.content else in_one_line(wanted, found)
     said = f": {instead}" if instead else ""
     if found.kind != "file":
         place = f"{wanted.mode} {wanted.owner}:{wanted.group}"
@@ -112,7 +139,10 @@ def _show(wanted: WantedFile, found: FoundPath) -> None:
             logger.info("  owner %s:%s -> %s:%s", found.owner, found.group, wanted.owner, wanted.group)
     if instead:
         return
-    if difference.content:
+    if found.kind != "file":
+        for line in folded(wanted.content, None if whole else like):
+            logger.info("  %s", format_text(without_passwords(line.rstrip()), "green"))
+    elif difference.content:
         for line in generate_color_diff(lines_of(found.content or b""), lines_of(wanted.content)):
             logger.info("  %s", without_passwords(line))
     logger.info("")

@@ -129,6 +129,7 @@ def compare(wanted: WantedFile, found: FoundPath) -> Difference:
 
 
 SHORT = 20  # changed lines; so few are shown of any file: they are an edit by hand, or an upgrade's
+FOLD = 5  # lines in a row that two files share
 
 
 def lines_of(content: bytes) -> list[str]:
@@ -152,6 +153,17 @@ def in_one_line(wanted: WantedFile, found: FoundPath) -> str:
         return f"{told}, was {found.digest[:12]}"
     removed, added = _changed(lines_of(found.content), now)
     return f"{told}, was {found.digest[:12]}: {removed} lines less, {added} more" if removed + added > SHORT else ""
+
+
+def folded(content: bytes, like: WantedFile | None) -> list[str]:
+    """The lines of a new file; where FOLD or more in a row stand in a file shown before, that is said instead."""
+    now, before = lines_of(content), lines_of(like.content) if like else []
+    shown, end = [], 0
+    for _, start, length in difflib.SequenceMatcher(None, before, now, autojunk=False).get_matching_blocks():
+        if like and length >= FOLD:
+            shown += [*(f"+ {line}" for line in now[end:start]), f"  ({length} lines as in {like.path})"]
+            end = start + length
+    return [*shown, *(f"+ {line}" for line in now[end:])]
 
 
 def _changed(before: list[str], now: list[str]) -> tuple[int, int]:

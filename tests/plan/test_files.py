@@ -15,6 +15,7 @@ from tasks.plan.files import (
     WantedDirectory,
     WantedFile,
     compare,
+    folded,
     in_one_line,
     read_paths,
     same_directory,
@@ -81,7 +82,7 @@ LOCK = WantedFile("/x.txt", b"".join(b"line %d\n" % n for n in range(100)), gist
         (ABSENT, "pins 100 packages, 100 lines, sha256 HASH"),
         (
             FoundPath("file", content=b"other\n" * 30),
-            "pins 100 packages, 100 lines, sha256 HASH, was 9ee02d06b1c2: 30 lines less, 100 more",
+            "pins 100 packages, 100 lines, sha256 HASH, was e53c9f2faa1a: 30 lines less, 100 more",
         ),
         (FoundPath("file", sha256="0123456789abcdef"), "pins 100 packages, 100 lines, sha256 HASH, was 0123456789ab"),
         (FoundPath("file", content=LOCK.content.replace(b"line 7\n", b"by hand\n")), ""),
@@ -94,6 +95,13 @@ def test_a_file_that_nobody_reads_is_one_line_in_a_diff(found: FoundPath, said: 
 
 def test_a_file_that_is_read_is_never_one_line() -> None:
     assert in_one_line(WANTED, ABSENT) == ""
+
+
+def test_what_two_new_files_share_is_shown_once() -> None:
+    first = WantedFile("/first", b"a\n1\n2\n3\n4\n5\nb\n")
+    assert folded(b"x\n1\n2\n3\n4\n5\ny\n", first) == ["+ x\n", "  (5 lines as in /first)", "+ y\n"]
+    assert folded(b"x\n1\n2\n3\n4\n", first) == ["+ x\n", "+ 1\n", "+ 2\n", "+ 3\n", "+ 4\n"], "too few to look up"
+    assert folded(b"x\n", None) == ["+ x\n"]
 
 
 def test_bytes_have_no_lines() -> None:
