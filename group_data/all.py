@@ -138,11 +138,13 @@ existing_python = None  # its interpreter on the host, such as "/opt/conda/envs/
 existing_router_python = None  # the router's interpreter, if the router has an environment of its own
 existing_paths = []  # folders that its PYTHONPATH adds, such as ["/opt/wheels"]
 
-# ---- For one run, with --data: go back, measure again ----------------------------------------------------------------
+# ---- For one run, with --data: go back, wait, measure again ----------------------------------------------------------
 
 rollback = False  # True = go back to the release that served before, and pin the host to it
 rollback_reason = ""  # why; the pin keeps it
 unpin = False  # True = remove the pin: go on to the release that the settings name
+wait = False  # True = while another run of the playbook is on, wait for its end; False = say who runs it, and end
+allow_older = False  # True = run although a newer playbook ran on the host last
 reprove = False  # True = measure again although servers run: drain them, measure, start them again
 
 # ---- Package sources: None or [] = what the host's own pip/uv configuration says -------------------------------------

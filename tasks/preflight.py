@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import os
-import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -32,12 +30,13 @@ from tasks.plan.proof.judgement import IDS, NONE
 from tasks.plan.release import choice, existing, history, python
 from tasks.plan.release.history import Description, History, Pin
 from tasks.plan.release.manifest import Manifest
+from tasks.plan.run.record import Locked
 from tasks.plan.service import instances, placement, rules
 from tasks.plan.service.api_key import key_of
 from tasks.plan.service.paths import Paths
 from tasks.plan.settings import settings
 from tasks.plan.settings.settings import Settings
-from tasks.support import catalogue, connection, report
+from tasks.support import catalogue, lock, report
 
 
 @dataclass
@@ -74,6 +73,8 @@ def reported(seen: Seen | None = None) -> Iterator[None]:
     """Warnings are told; a host that is refused leaves a report that says why."""
     try:
         yield
+    except Locked:  # the report is that of the run that is on
+        raise
     except PlanError as fault:
         known = seen.findings if seen else ()
         more = tuple(one for one in fault.findings if one not in known) if isinstance(fault, Refused) else ()
@@ -112,7 +113,7 @@ def _examined() -> Seen:
     variable = wanted.router_api_key_env
     api_key = key_of(variable, os.environ.get(variable, "")) if variable else None
     paths = Paths.of(wanted, profile)
-    connection.prepare()
+    lock.take(wanted)
 
     releases = history.read(
         host.get_fact(
@@ -244,7 +245,7 @@ def _new_pin(to: Description, instead_of: Description, why: str) -> Pin:
     return Pin(
         release=to.release.id,
         instead_of=instead_of.release.id,
-        by=f"{getpass.getuser()}@{socket.gethostname()}",
+        by=lock.operator(),
         at=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         why=why,
     )

@@ -54,7 +54,7 @@ JUDGED |= {name: Answer(127, "") for name in JUDGED if name.startswith("binding"
 CHANGING = ("install", "mkdir", "rm", "mv", "cp", "chown", "chmod", "ln", "touch", "tee", "cat")
 # What the fact or the command says that an answer belongs to, a part of its text.
 SYSTEM, HARDWARE, LISTENERS = "section uid id -u", "section driver driver", "section listeners"
-KEPT, SECRET = "section current", "section secret secret"
+RUNS, KEPT, SECRET = "section lock holder", "section current", "section secret secret"
 PLANNED, PATHS, UNITS, BINDINGS, ANSWERS = (
     "section variables",
     "sha256sum <",
@@ -124,6 +124,7 @@ def bare_host(changes: Mapping[str, object] | None = None) -> dict[str, object]:
     ]
     proof = base64.b64encode(json.dumps(measured(PLAN)).encode()).decode()
     answers: dict[str, object] = {
+        RUNS: printed(dict.fromkeys(("lock", "run", "stamp", "resuming"), Answer(0, ""))),
         f"cat {BOOT_ID}": BOOT,
         BOOT_ID: there,  # before anything is measured
         f"sh {PLAN.paths.measured}": f"{PLAN.paths.measured}\tfile\t644\tsglang\tsglang\t{proof}",
@@ -355,6 +356,9 @@ def test_a_refused_host_ends_the_run_for_all(checkout: Checkout) -> None:
 
 def test_a_dry_run_of_a_bare_host_changes_nothing_and_succeeds(checkout: Checkout) -> None:
     checkout.hosts(host("good", GOOD))
+    last_run = checkout.folder / "reports/_fake_good.json"
+    last_run.parent.mkdir()
+    last_run.write_text("what the last run said")
     status, output = checkout.pyinfra("--dry", "--diff")
     assert status == 0, output
     assert "Starting operation" not in output
@@ -364,6 +368,8 @@ def test_a_dry_run_of_a_bare_host_changes_nothing_and_succeeds(checkout: Checkou
     assert len(output.splitlines()) < 400, "what a reader goes through"
     whole = checkout.pyinfra("--dry", "--diff", "--data", "full_diff=True")[1]
     assert '+ """Wait until a service is ready' in whole
+    assert last_run.read_text() == "what the last run said"
+    assert json.loads(last_run.with_name("_fake_good.dry.json").read_text())
 
 
 # ---- a host whose driver awaits its reboot

@@ -17,6 +17,7 @@ from tasks.plan.findings import Finding
 from tasks.plan.plan import Plan
 from tasks.plan.report import data as report
 from tasks.support import render
+from tasks.support.dry import is_dry
 
 
 def write(
@@ -24,13 +25,15 @@ def write(
 ) -> Path | None:
     """HOST.html and HOST.json in the folder of the setting report_dir. Returns the page, None where none is wanted.
 
+    Of a dry run HOST.dry.html and HOST.dry.json: those of the last run that was one stay.
+
     plan: None where the host was refused before there was one. proof, state: as for tasks.plan.report.data.build.
     """
     folder = plan.settings.report_dir if plan else host.data.get("report_dir")
     if not isinstance(folder, str) or not folder:  # settings that were refused may hold anything
         return None
     data = report.build(host_name, plan, findings, proof, state, datetime.now(UTC))
-    name = file_stem(host_name)
+    name = file_stem(host_name) + (".dry" if is_dry() else "")
     page = Path(folder) / f"{name}.html"
     replace(page.with_name(f"{name}.json"), (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode())
     replace(page, render.report(data))

@@ -13,6 +13,11 @@ UNITS = "/etc/systemd/system"
 SYSCTL = "/etc/sysctl.d/60-sglang-pd.conf"
 NEEDRESTART = "/etc/needrestart/conf.d/sglang-pd.conf"
 TARGET = "sglang-pd.target"
+LOCK = "/run/sglang-pd-run/lock"  # held while a run of the playbook is on; the pid of what holds it stands in it
+RUN_RECORD = "/run/sglang-pd-run/run.json"  # of the run that holds the lock, or held it last
+KEPT = "/var/lib/sglang-pd-playbook"  # what outlives a run and a reboot, for root alone
+STAMP = f"{KEPT}/stamp.json"  # of the last run that changed something
+RESUME = "sglang-pd-resume.service"  # transient: brings back what served, where the run that stopped it breaks off
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 

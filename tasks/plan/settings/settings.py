@@ -82,6 +82,8 @@ class Settings(BaseModel):
     rollback: bool
     rollback_reason: str
     unpin: bool
+    wait: bool
+    allow_older: bool
     patches: list[str] | None
     patch_dir: Annotated[str, Field(min_length=1)] | None
     package_index: str | None
