@@ -7,6 +7,7 @@ pd-env, pd-model and pd-patch also travel to a host as text, where nothing lies 
 from __future__ import annotations
 
 import argparse
+import configparser
 import errno
 import json
 import os
@@ -17,7 +18,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType, GenericAlias, UnionType
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 FAILED, USAGE = 1, 2
@@ -141,6 +142,53 @@ def address(url: str) -> str:
     if not good:
         raise Fault(f"not http://HOST:PORT: {url}", USAGE)
     return url.rstrip("/")
+
+
+# ---- what servers print
+
+
+class Signature(NamedTuple):
+    """One way in which a server fails, and how its log tells it: a section of pd_signatures.ini, which explains it."""
+
+    name: str
+    pattern: re.Pattern[str]
+    cause: str
+    remedy: str
+    source: str
+    lines: list[str]
+    near: list[str]
+    vague: bool
+
+
+SIGNATURES = Path(__file__).with_name("pd_signatures.ini")
+ARGUMENT_DUMP = "server_args="  # holds every setting's text: tells of no failure
+PREFIX = re.compile(r"^\[[^\]]*\d\d:\d\d:\d\d[^\]]*\] ")  # "[time rank] ", before what SGLang says
+
+
+def read_signatures(path: Path = SIGNATURES) -> list[Signature]:
+    """Every known failure, the better explanation first."""
+    parser = configparser.ConfigParser(delimiters=("=",), comment_prefixes=("#",), interpolation=None)
+    parser.read_string(path.read_text())
+    return [
+        Signature(
+            name, re.compile("|".join(f"(?:{pattern})" for pattern in _lines(section["pattern"]))), section["cause"],
+            section["remedy"], section["source"], _lines(section["lines"]), _lines(section["near"]),
+            section.getboolean("vague", fallback=False),
+        )
+        for name, section in parser.items() if name != parser.default_section
+    ]  # fmt: skip
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line]
+
+
+def find_signature(line: str, signatures: list[Signature]) -> Signature | None:
+    """What a line of a log tells, with or without SGLang's prefix."""
+    message = PREFIX.sub("", line)
+    if ARGUMENT_DUMP in message:
+        return None
+    return next((known for known in signatures if known.pattern.search(message)), None)
 
 
 # ---- what tools leave

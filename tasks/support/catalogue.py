@@ -20,7 +20,6 @@ from tasks.plan.release.patches import HOOK, Patch, PatchManifest, check, unknow
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS, MODELS, KERNELS, TOOLS = (ROOT / "files" / name for name in ("locks", "models", "kernels", "bin"))
-SHARED = TOOLS / "pd_shared.py"
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -154,14 +153,14 @@ def bundled_model(name: str) -> dict[str, bytes]:
 
 
 def tools() -> dict[str, bytes]:
-    """The on-host tools of files/bin by name, after the module that they share."""
-    return {path.name: path.read_bytes() for path in [SHARED, *sorted(TOOLS.glob("pd-*"))]}
+    """The on-host tools of files/bin by name, after what they share: a module, and how servers fail."""
+    return {path.name: path.read_bytes() for path in [*sorted(TOOLS.glob("pd_*.*")), *sorted(TOOLS.glob("pd-*"))]}
 
 
 def placed_tools(folder: str) -> list[WantedFile]:
     """All of them as a host keeps them: tools of two versions never meet one module."""
     return [
-        WantedFile(f"{folder}/{name}", content, "644" if name == SHARED.name else "755", gist="runs on the host")
+        WantedFile(f"{folder}/{name}", content, "644" if name.startswith("pd_") else "755", gist="runs on the host")
         for name, content in tools().items()
     ]
 

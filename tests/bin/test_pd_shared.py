@@ -33,8 +33,9 @@ def test_tools_that_travel_as_text_stand_alone() -> None:
 def test_it_is_installed_beside_the_tools_and_readable_by_the_service_user() -> None:
     placed = {file.path: file for file in catalogue.placed_tools("/opt/somewhere")}
     assert {Path(path).name for path in placed} == {path.name for path in BIN.iterdir() if path.is_file()}
-    assert [file.mode for path, file in placed.items() if path.endswith(".py")] == ["644"]
-    assert {file.mode for path, file in placed.items() if not path.endswith(".py")} == {"755"}
+    shared_by_all = {path for path in placed if Path(path).suffix}
+    assert {file.mode for path, file in placed.items() if path in shared_by_all} == {"644"}
+    assert {file.mode for path, file in placed.items() if path not in shared_by_all} == {"755"}
     assert next(iter(placed)) == "/opt/somewhere/pd_shared.py", "a tool never runs before what it needs is there"
 
 

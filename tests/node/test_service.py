@@ -10,12 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.bin.tools import load
 from tests.bin.wheels import wheel
 from tests.node import found
-from tests.node.asking import CONFIG, UNITS, answer, answers, out, pids, states
+from tests.node.asking import CONFIG, UNITS, answer, answers, logged, out, pids, states
 from tests.node.deploying import broken_off, command_line, deploy, environment, plain_user, without_plain_user
 from tests.node.node import REPOSITORY, Node
 from tests.node.waiting import until
+
+load("pd-gate")  # its folder is where the module is found from now on
+from pd_shared import find_signature, read_signatures  # noqa: E402
 
 START_LIMIT = 300.0  # seconds
 
@@ -32,6 +36,14 @@ def test_servers_listen_on_loopback_only(served: Node) -> None:
     ]
     assert len(ours) >= 5
     assert all(address.startswith("127.0.0.1:") for address in ours), ours
+
+
+def test_no_journal_of_a_healthy_start_looks_like_a_failure(served: Node) -> None:
+    known = read_signatures()
+    for unit in UNITS:
+        lines = logged(served, unit)
+        assert lines, unit
+        assert [(line, hit.name) for line in lines if (hit := find_signature(line, known))] == [], unit
 
 
 def test_second_run_changes_nothing(served: Node) -> None:
