@@ -128,6 +128,17 @@ def test_everything_measured(host: Host, tmp_path: Path) -> None:
         (4096, 10.0, 0.4096), (1 << 28, 500.0, 536.8709)
     ]  # fmt: skip
     assert len(pair["together"]) == 2
+    assert [len(shape["rounds"]) for shape in (*pair["alone"], *pair["together"])] == [1, probe.ROUNDS] * 2
+
+
+def test_of_several_measurements_the_best_stays_with_all_their_figures() -> None:
+    one, better, wrong = (
+        {"descriptor_bytes": 1, "gbps": gbps, "rounds": [gbps], "same_bytes": right, "us_per_descriptor": 1 / gbps}
+        for gbps, right in ((2.0, True), (4.0, True), (3.0, False))
+    )
+    [row] = probe.with_row(probe.with_row(probe.with_row([], one), better), wrong)
+    assert (row["gbps"], row["rounds"], row["us_per_descriptor"]) == (4.0, [2.0, 4.0, 3.0], 0.25)
+    assert row["same_bytes"] is False, "wrong bytes once are wrong"
 
 
 def test_one_part_alone(host: Host) -> None:

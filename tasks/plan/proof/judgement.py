@@ -294,16 +294,23 @@ def _kv_speed(pairs: list[Mapping[str, Any]], plan: Plan) -> tuple[Finding, ...]
     plain = {_arrow(pair): pair["plain_gbps"] for pair in pairs}
     share = {name: alone[name] / plain[name] for name in alone if plain[name]}
     evidence = tuple(
-        f"{name}: {alone[name]:g} GB/s alone, {together[name]:g} with all others, plain copy "
-        f"{plain[name] if plain[name] else 'not measured'}"
-        for name in alone
+        f"{_arrow(pair)}: {_gbps(pair['alone']):g} GB/s alone{_spread(pair['alone'])}, "
+        f"{_gbps(pair['together']):g} with all others{_spread(pair['together'])}, plain copy "
+        f"{pair['plain_gbps'] or 'not measured'}"
+        for pair in pairs
     )
 
-    def judged(id: str, what: str, values: dict[str, float], floor: float, unit: str, advice: str) -> Finding:
+    def judged(
+        id: str, what: str, values: dict[str, float], floor: float, unit: str, advice: str, usual: float = 0.0
+    ) -> Finding:
         low = {name: value for name, value in values.items() if value < floor}
         if not values:
             return Finding(id, Level.INCOMPLETE, f"{what}: no plain copy to compare with", evidence, required=False)
         least = min(values.values())
+        if not low and least < usual:
+            unusual = ", ".join(f"{name} {value:.3g}" for name, value in values.items() if value < usual)
+            line = f"{what} below {usual:g}{unit}, which good machines reach: {unusual}"
+            return Finding(id, Level.WARNING, line, evidence, f"servers start; {advice}")
         if not low:
             return Finding(id, Level.HEALTHY, f"{what} {least:.3g}{unit} or more", evidence)
         told = ", ".join(f"{name} {value:.3g}" for name, value in low.items())
@@ -317,6 +324,7 @@ def _kv_speed(pairs: list[Mapping[str, Any]], plan: Plan) -> tuple[Finding, ...]
         judged(
             "proof/kv/share", "share of the plain copy", share, settings.kv_minimum_share, "",
             "the link is good, the transfer library does not use it: look at its lanes and parameters",
+            settings.kv_usual_share,
         ),
         judged(
             "proof/kv/together", "KV path, all pairs at once,", together, settings.kv_together_minimum_gbps, " GB/s",
@@ -351,9 +359,20 @@ def _run_advice(reason: str) -> str:
     return "the evidence holds the last words; `pd-probe --config ...` on the host repeats it"
 
 
+def _largest(shapes: list[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Where the link decides and not the posting."""
+    return max(shapes, key=lambda shape: int(shape["descriptor_bytes"]))
+
+
 def _gbps(shapes: list[Mapping[str, Any]]) -> float:
-    """At the largest descriptors, where the link decides and not the posting."""
-    return float(max(shapes, key=lambda shape: int(shape["descriptor_bytes"]))["gbps"])
+    """The best of what one proof measured: noise only ever slows a transfer down."""
+    return float(_largest(shapes)["gbps"])
+
+
+def _spread(shapes: list[Mapping[str, Any]]) -> str:
+    """How far the measurements of one proof differ; "" where there is one."""
+    rounds = _largest(shapes).get("rounds") or []
+    return f" (the best of {len(rounds)}, from {min(rounds):g})" if len(rounds) > 1 else ""
 
 
 def _peer_line(pair: Mapping[str, Any]) -> str:

@@ -169,6 +169,7 @@ class Settings(BaseModel):
     peer_minimum_gbps: Annotated[float, Field(ge=0)]
     kv_minimum_gbps: Annotated[float, Field(ge=0)]
     kv_minimum_share: Annotated[float, Field(ge=0, le=1)]
+    kv_usual_share: Annotated[float, Field(ge=0, le=1)]
     kv_together_minimum_gbps: Annotated[float, Field(ge=0)]
 
     report_dir: Annotated[str, Field(min_length=1)] | None

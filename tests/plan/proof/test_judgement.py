@@ -202,6 +202,37 @@ def test_gates_are_settings() -> None:
     assert by_id(proof.judge(GOOD, PLAN))["proof/kv/speed"].level is Level.HEALTHY
 
 
+# Shares of four proofs on four good machines, and of a path that is staged through the host (13 of 37 GB/s).
+@pytest.mark.parametrize(
+    ("share", "level"),
+    [
+        *((share, Level.HEALTHY) for share in (0.603, 0.69, 0.695, 0.75)),
+        (0.54, Level.WARNING),
+        (0.41, Level.WARNING),
+        (13 / 37, Level.ERROR),
+        (0.001, Level.ERROR),
+    ],
+)
+def test_between_good_and_bad_shares_lies_a_warning(share: float, level: Level) -> None:
+    data = copy.deepcopy(GOOD)
+    for pair in data["parts"]["kv_path"]["pairs"]:
+        pair["plain_gbps"] = 40.0 / share
+    found = by_id(proof.judge(data, PLAN))["proof/kv/share"]
+    assert found.level is level
+    assert found.stops is (level is Level.ERROR)
+    if level is Level.WARNING:
+        assert "below 0.55, which good machines reach" in found.line and "servers start" in found.advice
+
+
+def test_the_best_of_several_measurements_is_judged_and_the_spread_is_shown() -> None:
+    data = copy.deepcopy(GOOD)
+    for pair in data["parts"]["kv_path"]["pairs"]:
+        pair["alone"][-1].update(gbps=40.0, rounds=[12.0, 40.0, 31.5])
+    found = by_id(proof.judge(data, PLAN))["proof/kv/speed"]
+    assert found.level is Level.HEALTHY
+    assert "40 GB/s alone (the best of 3, from 12)" in found.evidence[0]
+
+
 def test_an_old_ucx_is_a_likely_cause_and_a_new_one_is_not() -> None:
     data = copy.deepcopy(GOOD)
     everywhere(data, "kv_path", "pairs", cuda_ipc=False)
