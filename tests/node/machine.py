@@ -64,6 +64,16 @@ def pid(pid_file: Path) -> int | None:
     return int(number) if _start_time(int(number)) == started else None
 
 
+def init(pid_file: Path) -> int:
+    """Pid, on this machine, of a running system's first process."""
+    shell = pid(pid_file)
+    nspawn = _children(shell) if shell is not None else []
+    found = _children(nspawn[0]) if nspawn else []
+    if not found:
+        raise NodeError("the node is down")
+    return found[0]
+
+
 def _start_time(number: int) -> str | None:
     """When a running process started, in the kernel's ticks since boot."""
     try:

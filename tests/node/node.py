@@ -35,6 +35,7 @@ class Node:
         self.ssh_key = STORE / "ssh_key"
         self._host_key = self.folder / "host_key"  # ours: always the key of the node that is up
         self._pid_file = self.folder / "pid"
+        self._image = STORE / "images" / name  # of a disk of limited size
         self.wanted_hardware = hardware
 
     # -- what is recorded
@@ -72,12 +73,18 @@ class Node:
     def is_up(self) -> bool:
         return machine.pid(self._pid_file) is not None
 
+    @property
+    def inside(self) -> Path:
+        """The running node's root folder as its own processes see it, what it mounted included."""
+        return Path(f"/proc/{machine.init(self._pid_file)}/root")
+
     # -- life
 
-    def up(self, kept: str = "") -> None:
+    def up(self, kept: str = "", disk_gb: int = 0) -> None:
         """Make the node and boot it. An interrupt or error at any point takes away what was made.
 
         kept: name of what a node left with keep(): this one begins as that one was, under another name and address.
+        disk_gb: a disk of its own of this size, which can be filled; 0: it writes to this machine's.
         """
         debian.require_machine(Path(__file__).with_name("packages.txt"))
         hardware.chain(self.wanted_hardware)
@@ -89,6 +96,8 @@ class Node:
             base = debian.base_tree(release, STORE)
             try:
                 self.folder.mkdir(parents=True)
+                if disk_gb:
+                    self._mount_image(disk_gb)
                 with interrupts_deferred():
                     number = network.claim().number
                     bases = f"{kept}:{base.name}" if kept else base.name
@@ -121,6 +130,17 @@ class Node:
         self.run("systemctl reboot")
         self._wait(lambda: self._answers() and self._boot_id() not in {before, ""}, "answers ssh after the reboot")
         self._wait_booted()
+
+    def power_cut(self) -> None:
+        """The power goes and comes back: every process ends at once, what lay in memory is gone, the disk stays.
+
+        Returns as soon as ssh answers; what starts on boot may still be starting, or have failed.
+        """
+        with self._locked():
+            machine.stop(self._pid_file, self.network.namespace)
+            remove_tree(self.folder / "work")  # overlayfs takes no layer twice whose last mount did not end in order
+            (self.folder / "work").mkdir()
+            self._start()
 
     def rebuild(self) -> None:
         """Replace the node by a fresh one of the same name, address and hardware: new host key, empty disk."""
@@ -185,7 +205,17 @@ class Node:
             if (self.folder / "node.json").exists():
                 machine.stop(self._pid_file, self.network.namespace)
                 network.tear_down(self.network)
+            if self.folder.is_mount():
+                command("umount", self.folder)
+            self._image.unlink(missing_ok=True)
             remove_tree(self.folder)
+
+    def _mount_image(self, size_gb: int) -> None:
+        self._image.parent.mkdir(exist_ok=True)
+        with interrupts_deferred(), self._image.open("w") as image:
+            image.truncate(size_gb << 30)
+            command("mkfs.ext4", "-q", "-m", "0", self._image)
+            command("mount", "-o", "loop", self._image, self.folder)
 
     def _make_ssh_key(self) -> None:
         with locked(STORE / "locks" / "ssh_key"):
@@ -215,12 +245,15 @@ class Node:
         hardware.install(self.hardware_name, disk)
 
     def _boot(self, release: debian.Release) -> None:
+        self._start()
+        self._wait_booted()
+        self._require_route(*package_sources.mirror_endpoint(release))
+
+    def _start(self) -> None:
         bound = [Path(line) for line in (self.folder / "bound").read_text().splitlines()]
         log = self.folder / "console.log"
         machine.start(self._disk, self.network.namespace, bound, self._pid_file, log)
         self._wait(self._answers, "answers ssh")
-        self._wait_booted()
-        self._require_route(*package_sources.mirror_endpoint(release))
 
     def _wait_booted(self) -> None:
         state = self.run("systemctl is-system-running --wait", timeout=BOOT_LIMIT).stdout.strip()
