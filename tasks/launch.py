@@ -20,7 +20,7 @@ from tasks.support import render
 @deploy("Launch")
 def write(plan: Plan) -> None:
     of_instances = [render.instance_files(plan, instance).all for instance in plan.instances]
-    wanted = [*chain.from_iterable(of_instances), render.target(plan), verify_config(plan)]
+    wanted = [*chain.from_iterable(of_instances), *render.devices(plan), render.target(plan), verify_config(plan)]
     like = {
         file.path: first for _, *more in of_instances[1:] for file, first in zip(more, of_instances[0][1:], strict=True)
     }

@@ -69,7 +69,8 @@ def in_own_unit(plan: Plan, unit: str, command: Sequence[str], keep: str, **limi
     run += [f"--setenv=HOME={plan.paths.state}", *command, "--keep", keep]
     # an interrupted run can have left its unit, and a result of before must not pass for this one
     gone = as_user(plan.settings.service_user, "rm", "-f", keep)
-    return f"systemctl stop {shlex.quote(unit)} 2>/dev/null; {gone}; {shlex.join(run)} >/dev/null"
+    devices = f"{shlex.quote(plan.paths.bin)}/pd-devices; " if plan.on_gpu else ""
+    return f"systemctl stop {shlex.quote(unit)} 2>/dev/null; {gone}; {devices}{shlex.join(run)} >/dev/null"
 
 
 def ask(host: Host, command: str) -> str:

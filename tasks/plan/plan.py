@@ -12,7 +12,7 @@ from tasks.plan.model.profile import ModelProfile
 from tasks.plan.release.history import NOTHING, History, Pin
 from tasks.plan.release.manifest import Release
 from tasks.plan.service.instances import Instance, kv_pairs
-from tasks.plan.service.paths import TARGET, Paths
+from tasks.plan.service.paths import DEVICES, TARGET, Paths
 from tasks.plan.service.restarts import Fingerprint
 from tasks.plan.settings.settings import Settings
 
@@ -97,6 +97,11 @@ class Plan:
     def on_gpu(self) -> bool:
         """Whether the servers run on GPUs; a release for the CPU rehearses."""
         return self.release.manifest.device == "cuda"
+
+    @property
+    def devices(self) -> str | None:
+        """The unit that makes the device files which servers open; None without GPUs."""
+        return DEVICES if self.on_gpu else None
 
     @property
     def patch_notes(self) -> str | None:

@@ -71,6 +71,7 @@ def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
         "decode": decode if (instance, decode) in kv_pairs(plan.instances) else None,
         "gpus": plan.gpus_freed_before(instance),
         "confinement": confinement.of_instance(plan, instance),
+        "devices": plan.devices,
     }
     script = WantedFile(paths.script(instance.name), _render("launch.sh.j2", values), "755", "root", group)
     environment = WantedFile(paths.environment(instance.name), _render("instance.env.j2", values), "640", "root", group)
@@ -89,6 +90,14 @@ def api_key(plan: Plan) -> WantedFile | None:
 
 def target(plan: Plan) -> WantedFile:
     return WantedFile(f"{UNITS}/{plan.target}", _render("target.j2", {"instances": plan.instances}))
+
+
+def devices(plan: Plan) -> list[WantedFile]:
+    """The unit that makes the device files which servers open; [] without GPUs."""
+    if plan.devices is None:
+        return []
+    values = {"mark": mark(plan.devices), "paths": plan.paths}
+    return [WantedFile(f"{UNITS}/{plan.devices}", _render("devices.service.j2", values))]
 
 
 def sysctl(plan: Plan) -> WantedFile:

@@ -100,6 +100,7 @@ def rendered(made: Plan) -> dict[str, list[WantedFile]]:
         "instance.env.j2": [file.environment for _, file in files],
         "worker.service.j2": [file.unit for instance, file in files if instance.role != "router"],
         "router.service.j2": [file.unit for instance, file in files if instance.role == "router"],
+        "devices.service.j2": render.devices(made),
         "target.j2": [render.target(made)],
         "sysctl.conf.j2": [render.sysctl(made)],
     }
@@ -139,8 +140,8 @@ def test_who_may_read_what(planned: Plan) -> None:
     modes = {name: {(file.mode, file.owner, file.group) for file in made} for name, made in files.items()}
     assert modes["launch.sh.j2"] == {("755", "root", "sglang")}
     assert modes["instance.env.j2"] == {("640", "root", "sglang")}
-    for name in ("worker.service.j2", "router.service.j2", "target.j2", "sysctl.conf.j2"):
-        assert modes[name] == {("644", "root", "root")}
+    for name in ("worker.service.j2", "router.service.j2", "devices.service.j2", "target.j2", "sysctl.conf.j2"):
+        assert modes[name] <= {("644", "root", "root")}
 
 
 # ---- launch scripts
@@ -434,6 +435,18 @@ def test_every_server_runs_as_the_service_user_and_starts_at_boot(planned: Plan)
     assert Unit(render.target(planned).content).one("Install", "WantedBy") == "multi-user.target"
 
 
+def test_a_server_on_gpus_waits_for_their_devices(planned: Plan) -> None:
+    """systemd reads which classes of devices there are when it starts the server: an ExecStartPre comes too late."""
+    for worker in planned.workers:
+        unit = units(planned)[worker.name]
+        for key in ("Wants", "After"):
+            assert ("sglang-pd-devices.service" in unit.words("Unit", key)) is planned.on_gpu
+    assert len(render.devices(planned)) == planned.on_gpu
+    for file in render.devices(planned):
+        assert Unit(file.content).one("Service", "Type") == "oneshot"
+        assert not Unit(file.content).all("Service", "RemainAfterExit"), "it would look once a boot"
+
+
 def test_every_server_comes_back_with_a_limit(planned: Plan) -> None:
     for unit in units(planned).values():
         assert unit.one("Service", "Restart") == "on-failure"
@@ -468,7 +481,8 @@ def test_systemd_accepts_the_units(planned: Plan, tmp_path: Path) -> None:
     if analyze is None:
         pytest.skip("systemd-analyze is not installed; the tests above read the units by their own rules")
     tree = tmp_path / "tree"
-    files = [*rendered(planned)["worker.service.j2"], *rendered(planned)["router.service.j2"], render.target(planned)]
+    made = rendered(planned)
+    files = [file for name in made if name.endswith((".service.j2", "target.j2")) for file in made[name]]
     for file in files:
         path = tree / file.path.lstrip("/")
         path.parent.mkdir(parents=True, exist_ok=True)

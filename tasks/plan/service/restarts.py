@@ -11,7 +11,7 @@ from tasks.plan.errors import PlanError
 from tasks.plan.host.answers import Answer, json_object
 from tasks.plan.service.api_key import is_of
 from tasks.plan.service.instances import Instance, kv_pairs, lone_decode
-from tasks.plan.service.paths import UNITS
+from tasks.plan.service.paths import DEVICES, UNITS
 from tasks.plan.service.units import written_by_us
 from tasks.plan.settings.settings import Settings
 
@@ -76,7 +76,7 @@ class FoundUnits:
 
     def without_instance(self, instances: tuple[Instance, ...]) -> list[str]:
         """Units of ours that no instance of the plan needs."""
-        return sorted(set(self.files) - {instance.unit for instance in instances})
+        return sorted(set(self.files) - {DEVICES} - {instance.unit for instance in instances})
 
     def serving(self, instances: tuple[Instance, ...]) -> Serving:
         """The units that run now."""
