@@ -110,6 +110,7 @@ def _examined() -> Seen:
     check_silenced(wanted.silenced_checks, IDS)
     if wanted.release != choice.AUTO:
         rules.check(wanted, offered[0], catalogue.accepted_arguments(offered[0]), profile)
+        rules.check_router(wanted, offered[0], catalogue.router_arguments(offered[0], wanted.router))
     variable = wanted.router_api_key_env
     api_key = key_of(variable, os.environ.get(variable, "")) if variable else None
     paths = Paths.of(wanted, profile)
@@ -168,6 +169,8 @@ def _asked_for(seen: Seen) -> Manifest:
         chosen = choice.choose(seen.offered, hardware, seen.system, seen.settings)
     logger.info(f"{host.print_prefix}{chosen.reason}")
     rules.check(seen.settings, chosen.manifest, catalogue.accepted_arguments(chosen.manifest), seen.profile)
+    router = catalogue.router_arguments(chosen.manifest, seen.settings.router)
+    rules.check_router(seen.settings, chosen.manifest, router)
     return chosen.manifest
 
 

@@ -145,6 +145,14 @@ def test_arguments_are_sorted_options_that_hold_the_spelling(release: Path):
         assert new in lines
 
 
+@pytest.mark.parametrize("release", EVERY, ids=lambda release: release.name)
+def test_the_options_of_every_router_are_known(release: Path):
+    for package, version in manifest(release)["routers"].items():
+        lines = (release.parent / "routers" / f"{package}-{version}.txt").read_text().splitlines()
+        assert lines == sorted(set(lines))
+        assert {"--host", "--pd-disaggregation", "--prefill", "--cb-timeout-duration-secs"} <= set(lines)
+
+
 def test_what_a_release_lost_of_those_before_it_is_named():
     known: set[str] = set()
     for release in sorted(

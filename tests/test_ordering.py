@@ -457,8 +457,8 @@ def test_auto_on_a_host_that_no_release_fits(checkout: Checkout) -> None:
 
 
 def test_auto_checks_settings_against_the_release_that_it_chose(checkout: Checkout) -> None:
-    checkout.hosts(host("good", GOOD, **AUTO, decode_arguments=["--cuda-graph-max-bs", "8"]))
+    checkout.hosts(host("good", GOOD, **AUTO, decode_arguments=["--cuda-graph-bs", "8"]))
     status, output = checkout.pyinfra("--dry")
     assert status != 0
     (said,) = [line for line in output.splitlines() if "refused:" in line]
-    assert "use --cuda-graph-max-bs-decode" in said
+    assert "use --cuda-graph-bs-decode" in said

@@ -3,7 +3,8 @@
 The lock X.txt is made from X.in where there is one, else from server.in or, for a router, from router.in or
 router-PACKAGE.in; excluded.txt names what is left out though something asks for it. What an old lock pins and its
 input still allows stays as it is: `--upgrade` or `--upgrade-package NAME` moves it. arguments.txt, the options of the
-server, is read from SGLang's wheel when the lock moves to another SGLang, or when it is not there.
+server, is read from SGLang's wheel when the lock moves to another SGLang, or when it is not there; so are those of a
+router, in files/locks/routers, for a version that is not there.
 Package sources come from the caller: uv's and pip's own configuration and environment, or arguments for uv
 (`--find-links FOLDER` for the CPU wheel of torch). They reach no file.
 """
@@ -76,6 +77,17 @@ def read_arguments(release: Path, version: str, python: str) -> None:
         (release / "arguments.txt").write_text("\n".join(arguments.of_wheel(wheel)) + "\n")
 
 
+def read_router_arguments(package: str, version: str, python: str) -> Path:
+    """The file with the options of this router, written from its wheel where it is not there."""
+    file = LOCKS / "routers" / f"{package}-{version}.txt"
+    if not file.exists():
+        with tempfile.TemporaryDirectory() as folder:
+            (wheel,) = download.wheels([f"{package}=={version}"], python, Path(folder))
+            file.write_text("\n".join(arguments.of_router_wheel(wheel)) + "\n")
+        print(f"{file.name}: read from the wheel of {package} {version}")
+    return file
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make lock", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("release", help="a folder of files/locks")
@@ -97,6 +109,9 @@ def main() -> int:
         if had != has or not (release / "arguments.txt").exists():
             read_arguments(release, has, yaml.safe_load((release / "manifest.yaml").read_text())["python"][-1])
             print(f"arguments.txt: read from the wheel of SGLang {has}")
+        said = yaml.safe_load((release / "manifest.yaml").read_text())
+        for package, version in said["routers"].items():
+            read_router_arguments(package, version, said["python"][-1])
     except subprocess.CalledProcessError as failed:
         print(f"{' '.join(map(str, failed.cmd[:3]))} failed with {failed.returncode}: see above", file=sys.stderr)
         return 1

@@ -128,6 +128,12 @@ def accepted_arguments(found: Manifest) -> frozenset[str]:
     return frozenset((LOCKS / found.name / "arguments.txt").read_text().split())
 
 
+def router_arguments(found: Manifest, router: RouterPackage) -> frozenset[str]:
+    """The long options that a router of this release knows; empty for a router that the release does not have."""
+    file = LOCKS / "routers" / f"{router}-{found.routers.get(router)}.txt"
+    return frozenset(file.read_text().split()) if file.is_file() else frozenset()
+
+
 def profile(name: str) -> ModelProfile:
     """A model profile. Raises PlanError for an unknown name or a profile with faults."""
     known = sorted(path.stem for path in MODELS.glob("*.yaml"))

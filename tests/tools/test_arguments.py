@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.arguments import of_source, of_wheel
+from tools.arguments import of_router_wheel, of_source, of_wheel
 
 FIELDS = """
 class Spec(msgspec.Struct):
@@ -43,6 +43,17 @@ def test_a_wheel(tmp_path: Path) -> None:
     assert found == sorted(found)
     assert {"--help", "--tp", "--plain"} <= set(found)
     assert "--elsewhere" not in found
+
+
+def test_a_wheel_of_a_router(tmp_path: Path) -> None:
+    """Its options carry a prefix where another program takes them too; its own command line has none."""
+    source = 'parser.add_argument(f"--{prefix}policy")\nparser.add_argument("--host")\nparser.add_argument(f"--{x}y")'
+    with zipfile.ZipFile(tmp_path / "router.whl", "w") as wheel:
+        wheel.writestr("a_router/router_args.py", source)
+    assert of_router_wheel(tmp_path / "router.whl") == ["--help", "--host", "--policy"]
+    zipfile.ZipFile(tmp_path / "other.whl", "w").close()
+    with pytest.raises(LookupError, match=r"other.whl holds no router_args.py"):
+        of_router_wheel(tmp_path / "other.whl")
 
 
 def test_a_wheel_of_something_else(tmp_path: Path) -> None:

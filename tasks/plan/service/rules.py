@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tasks.plan.errors import PlanError
+from tasks.plan.errors import PlanError, nearest
 from tasks.plan.model.profile import ModelProfile
 from tasks.plan.release.manifest import SERVED_SINCE, Manifest, unknown_arguments
 from tasks.plan.service import options, retraction, sandbox
@@ -46,6 +46,22 @@ def check(settings: Settings, manifest: Manifest, accepted: frozenset[str], prof
         )
     lines += _not_served(settings, manifest, profile)
     lines += options.unknown(settings, sandbox.every(settings, Paths.of(settings, profile)))
+    if lines:
+        raise PlanError(*lines)
+
+
+def check_router(settings: Settings, manifest: Manifest, accepted: frozenset[str]) -> None:
+    """Raises PlanError with a line for each of router_arguments that this release's router does not know.
+
+    accepted: the long options that it knows; empty where nobody knows them.
+    """
+    given = [word.partition("=")[0] for word in settings.router_arguments if word.startswith("--")]
+    lines = [
+        f"setting router_arguments: {settings.router} {manifest.routers[settings.router]} knows no argument {option}."
+        f"{nearest(option, sorted(accepted))}"
+        for option in given
+        if accepted and option not in accepted
+    ]
     if lines:
         raise PlanError(*lines)
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from tasks.plan.errors import PlanError, nearest, without_passwords
+from tasks.plan.settings import managed
 from tasks.plan.settings.roles import KINDS, ROLES, Count, Decode, Port, Prefill, Role, Server, is_loopback
 
 Seconds = Annotated[int, Field(ge=1)]
@@ -44,7 +45,6 @@ Python = Annotated[Literal["auto", "3.11", "3.12"], BeforeValidator(lambda v: st
 # Keys of the host's data that belong to pyinfra: its connectors' and its global arguments (_sudo, ...).
 PYINFRA_KEY = re.compile(r"^(_|ssh_|docker_|dockerssh_|chroot_|vagrant_|terraform_|fake_)")
 VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
-KEY_OPTION = re.compile(r"--([a-z-]+-)?api-k")  # argparse takes beginnings of options too
 
 
 class Variable(BaseModel):
@@ -343,13 +343,12 @@ def _contradictions(settings: Settings) -> list[str]:
                 f"settings {one.name}_gpus and {other.name}_gpus both name GPU {', '.join(map(str, both))}: "
                 "give it to one role"
             )
-    arguments = {f"{role.name}_arguments": role.arguments for role in roles}
-    for name, words in (*arguments.items(), ("router_arguments", settings.router_arguments)):
-        for option in (word.partition("=")[0] for word in words if KEY_OPTION.match(word)):
-            lines.append(  # its value is not shown either
-                f"setting {name} holds {option}: any user of the host reads arguments; the key that clients must send "
-                "comes by router_api_key_env"
-            )
+    lines += managed.variables("worker_environment", None, settings.worker_environment)
+    for role in roles:
+        lines += managed.arguments(f"{role.name}_arguments", role.name, role.arguments)
+        lines += managed.variables(f"{role.name}_environment", role.name, role.environment)
+    lines += managed.arguments("router_arguments", "router", settings.router_arguments)
+    lines += managed.variables("router_environment", "router", settings.router_environment)
     if settings.model_hub is not None and "@" in settings.model_hub:  # not shown: it may be a password
         lines.append("setting model_hub holds credentials, and any user of the host would see them: name one without")
     lines += _port_clashes(settings)
