@@ -17,6 +17,7 @@ _EVERY = (
     Option("CapabilityBoundingSet", ("",), "none of root's powers"),
     Option("AmbientCapabilities", ("",), "none of root's powers"),
     Option("ProtectSystem", ("strict",), "every file system is read-only, but for ReadWritePaths, /dev and /tmp"),
+    Option("ReadOnlyPaths", ("/run",), "together with ProtectProc, systemd 252 left it writable in a container"),
     Option("PrivateTmp", ("yes",), "/tmp and /var/tmp of its own"),
     Option("ProtectKernelTunables", ("yes",), "/proc/sys and /sys are read-only"),
     Option("ProtectKernelModules", ("yes",), "no module is loaded"),
