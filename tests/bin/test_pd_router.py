@@ -21,9 +21,11 @@ def parse_router_args(words):
     parser.add_argument("--port", type=int)
     parser.add_argument("--api-key")
     parser.add_argument("--prefill", nargs="+", action="append")
+    parser.add_argument("--control-plane-api-keys", nargs="*", default=[])
     return parser.parse_args(words)
 def launch_router(args):
-    print(json.dumps([args.port, args.prefill, args.api_key, pathlib.Path("/proc/self/cmdline").read_text()]))
+    told = [args.port, args.prefill, args.api_key, args.control_plane_api_keys]
+    print(json.dumps([*told, pathlib.Path("/proc/self/cmdline").read_text()]))
 """
 KEYS = st.text(string.digits + string.ascii_letters + string.punctuation + " ", min_size=16, max_size=60).filter(
     lambda key: key == key.strip()
@@ -46,7 +48,7 @@ def test_any_key_goes_from_the_setting_to_router_and_client(folder: Path, key: s
     (folder / "key").write_bytes(written(key_of("PD_KEY", key)))
     ran = run("pd-router", "--key", folder / "key", "--module", "a_router", "--", "--port", "1", PYTHONPATH=str(folder))
     assert ran.returncode == 0, ran.stderr
-    _, _, found, command_line = json.loads(ran.stdout)
+    _, _, found, _, command_line = json.loads(ran.stdout)
     assert found == key
     assert key not in command_line and command_line.endswith("--port\x001\x00")
     assert shared.read_key(folder / "key") == key
@@ -59,6 +61,17 @@ def test_the_arguments_arrive_as_they_are(folder: Path) -> None:
     assert json.loads(ran.stdout)[:2] == [8000, [["http://a:1", "8998"], ["http://b:1"]]]
 
 
+def test_the_key_to_administer_a_router_is_drawn_anew_at_each_start_and_shown_to_nobody(folder: Path) -> None:
+    drawn = set()
+    for _ in range(2):
+        ran = run("pd-router", "--module", "a_router", "--", "--port", "1", PYTHONPATH=str(folder))
+        _, _, of_clients, administering, command_line = json.loads(ran.stdout)
+        ((_, _, key, role),) = administering
+        assert of_clients is None and role == "admin" and len(key) == 64 and key not in command_line + ran.stderr
+        drawn.add(key)
+    assert len(drawn) == 2
+
+
 @pytest.mark.parametrize(
     ("module", "content", "words", "code", "line"),
     [
@@ -68,6 +81,7 @@ def test_the_arguments_arrive_as_they_are(folder: Path) -> None:
         ("a_router", b"PD_API_KEY=\xff\n", [], 2, "holds no key"),
         ("a_router", b"good\n", ["--api-key", "another"], 1, "or has been given one as an argument"),
         ("keyless", b"good\n", [], 1, "keyless takes no key"),
+        ("a_router", b"good\n", ["--control-plane-api-keys", "x:x:admin:x"], 1, "has been given one as an argument"),
         ("other", b"good\n", [], 1, "other cannot be started with a key: module 'other' has no attribute"),
         ("nowhere", b"good\n", [], 1, "nowhere cannot be started with a key: No module named 'nowhere'"),
     ],

@@ -203,8 +203,9 @@ def test_a_launch_script_becomes_the_planned_process(planned: Plan, stage: Path)
     for instance in planned.instances:
         words, environment = launched(stage, planned, instance.name)
         started = ["-m", instance.module]
-        if instance.role == "router" and planned.api_key:
-            started = [f"{planned.paths.bin}/pd-router", "--key", f"{stage}/secret", "--module", instance.module, "--"]
+        if instance.role == "router":
+            key = ["--key", f"{stage}/secret"] if planned.api_key else []
+            started = [f"{planned.paths.bin}/pd-router", *key, "--module", instance.module, "--"]
         assert words == [*instance.binding, "python", *started, *instance.words]
         assert environment.items() >= {(v.name, v.value) for v in instance.environment}
         assert environment["PATH"].startswith(f"{stage}/release/{instance.interpreter.rpartition('/')[0]}:")
