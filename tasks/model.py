@@ -27,9 +27,14 @@ def ensure(plan: Plan) -> None:
         for file in wanted:
             files.file(name=f"File {file.path}", wanted=file, found=found[file.path])
     else:
+        kept, models = plan.kept, plan.paths.models
+        move = [f"{models}/{each}" for each in kept.move or ()]
+        model.moved(name="Each revision has a folder of its own", move=move, owner=user)
         model.fetched(
             name=name,
             directory=directory,
+            was=move[0] if move and move[1] == directory else directory,
+            beside=[f"{models}/{other}" for other in kept.others],
             owner=user,
             home=plan.paths.state,
             repository=str(source.hub),

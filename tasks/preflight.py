@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from pyinfra import host, logger
 
@@ -16,6 +17,7 @@ from tasks.facts.hardware import Hardware as HardwareFact
 from tasks.facts.history import ReleaseHistory, Text
 from tasks.facts.listeners import Listeners
 from tasks.facts.planned import Planned
+from tasks.facts.release import ReleaseState
 from tasks.facts.system import System as SystemFact
 from tasks.plan import checks
 from tasks.plan.checks.silenced import check_silenced
@@ -23,7 +25,9 @@ from tasks.plan.errors import PlanError
 from tasks.plan.findings import Finding, Level, Refused, error, named
 from tasks.plan.host import answers as reading
 from tasks.plan.host.answers import Answer, Hardware, System
+from tasks.plan.model import kept
 from tasks.plan.model.profile import ModelProfile
+from tasks.plan.phases.runtime import lock_files
 from tasks.plan.phases.system import KERNEL_LIMITS, KERNEL_SETTINGS, debian_packages, directories
 from tasks.plan.plan import Plan
 from tasks.plan.proof.judgement import IDS, NONE
@@ -153,11 +157,15 @@ def _admitted(seen: Seen) -> Plan:
     of_hardware = checks.judged(found, "hardware")
 
     plan = seen.plan = _planned(seen, hardware, _own(seen, manifest, hardware), of_hardware)
-    found = replace(found, answers={**found.answers, **_answers_for(plan)}, known_plan=plan)
+    told = _answers_for(plan)
+    if plan.fetches:
+        folder, name = plan.fetches
+        plan = seen.plan = replace(plan, kept=kept.read(told, name, str(plan.model_revision), folder))
+    found = replace(found, answers={**found.answers, **told}, known_plan=plan)
     seen.add(*of_hardware, *checks.judged(found, "plan"))
     for line in rules.cautions(seen.settings, plan.release.manifest):
         logger.warning(f"{host.print_prefix}{line}")
-    return replace(plan, findings=seen.findings)
+    return replace(plan, findings=seen.findings, built=_built(plan))
 
 
 def _asked_for(seen: Seen) -> Manifest:
@@ -216,8 +224,20 @@ def _answers_for(plan: Plan) -> Mapping[str, Answer]:
         patches=plan.release.patch_list(contents=False).decode(),
         places=[directory.path for directory in directories(plan)],
         wheelhouse=plan.settings.package_wheelhouse,
+        user=plan.settings.service_user,
+        reads=plan.brought,
+        imports=plan.brought_pythons,
+        kept=plan.fetches,
     )
     return answers
+
+
+def _built(plan: Plan) -> Mapping[str, Any] | None:
+    """The plan's release as it is on the host; None where it is not there, or is not ours to look after."""
+    if plan.release.existing:
+        return None
+    lock, router_lock = lock_files(plan)
+    return host.get_fact(ReleaseState, directory=plan.release_directory, lock=lock.path, router_lock=router_lock.path)
 
 
 def _own(seen: Seen, manifest: Manifest, hardware: Hardware) -> Description:

@@ -1,16 +1,17 @@
-"""Releases that nothing goes back to any more; the one that serves and the one before it stay."""
+"""Releases that nothing goes back to any more: the one that serves and the one before it stay. Of a fetched model's
+revisions only the one that has answered."""
 
 from __future__ import annotations
 
 from pyinfra.api import deploy
 
-from tasks.operations import release
+from tasks.operations import model, release
 from tasks.plan.plan import Plan
 
 
 @deploy("Retire")
 def releases(plan: Plan) -> None:
-    paths, history = plan.paths, plan.history
+    paths, history, user = plan.paths, plan.history, plan.settings.service_user
     superseded = history.superseded(plan.release.id, plan.pin)
     release.served(
         name=f"Release {plan.release.id} has served",
@@ -22,6 +23,9 @@ def releases(plan: Plan) -> None:
         releases=paths.releases,
         unwanted={old: paths.belongings(old) for old in superseded},
         caches={old: paths.release_cache(old) for old in superseded},
-        user=plan.settings.service_user,
+        user=user,
         leftovers=history.leftovers,
     )
+    if plan.fetches:
+        unwanted = [f"{paths.models}/{name}" for name in plan.kept.superseded]
+        model.superseded(name="No other revision of the model", unwanted=unwanted, owner=user)

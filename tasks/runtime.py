@@ -6,7 +6,6 @@ from pyinfra import host
 from pyinfra.api import deploy
 
 from tasks.facts.paths import Paths
-from tasks.facts.release import ReleaseState
 from tasks.operations import files, release
 from tasks.plan.files import WantedFile, to_json
 from tasks.plan.phases import runtime as planned
@@ -29,7 +28,6 @@ def _build(plan: Plan, tools: list[WantedFile]) -> None:
     placed = [uv, lock, router_lock, *([patches] if patches else []), spec, planned.description(plan)]
     metadata = planned.uv_metadata(plan)
     found = host.get_fact(Paths, paths=[metadata, *(file.path for file in (*tools, *placed))])
-    state = host.get_fact(ReleaseState, directory=plan.release_directory, lock=lock.path, router_lock=router_lock.path)
 
     files.files(name=f"Tools in {plan.paths.bin}", wanted=tools, found=found)
     for file in placed:
@@ -45,7 +43,7 @@ def _build(plan: Plan, tools: list[WantedFile]) -> None:
         directory=plan.release_directory,
         spec=spec.path,
         tool=f"{plan.paths.bin}/pd-build",
-        found=state,
+        found=plan.built,
     )
 
 

@@ -28,6 +28,7 @@ def bring_up(plan: Plan) -> None:
 
     left_over = found.without_instance(plan.instances)
     services.retired(name="Units that no instance needs", units={unit: plan.paths.files_of(unit) for unit in left_over})
+    services.as_written(name="No drop-ins over single units", drop_ins=found.drop_ins)
     services.reloaded(name="systemd knows the units", needed=found.stale and not written)
     for instance in plan.instances:
         enabled = found.instances[instance.name].enabled

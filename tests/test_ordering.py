@@ -110,7 +110,7 @@ def gates(state: str, *units: str) -> str:
 
 def bare_host(changes: Mapping[str, object] | None = None) -> dict[str, object]:
     """Answers of a host on which nothing of ours is, and on which everything works, with changes."""
-    units = {"files": Answer(0, ""), PLAN.target: NOT_THERE}
+    units = {"files": Answer(0, ""), "drop-ins": Answer(0, ""), PLAN.target: NOT_THERE}
     for instance in PLAN.instances:
         units[instance.unit] = NOT_THERE
         units[f"{instance.unit} fingerprint"] = Answer(0, "")

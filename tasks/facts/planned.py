@@ -26,13 +26,52 @@ place() { p=; for part in $(printf '%%s' "$1" | tr / ' '); do p=$p/$part
     printf '%%s\t%%s\t%%s\t%%s\n' "$k" "$(stat -L -c '%%a	%%U	%%G' "$p" 2>/dev/null || printf '\t\t')" "$p" \
       "$(readlink -n "$p" | tr '\000-\037\177' ' ')"; done
   [ -d "$1" ] && ls -A "$1" | grep -vxq lost+found && echo filled; true; }
+# as_servers USER COMMAND...: a command as the user that the servers run as. One that this run is still to make has the
+# rights of others, and of a group of its name that is there.
+as_servers() { _user=$1; shift
+  if id -u "$_user" >/dev/null 2>&1; then limit 60 runuser -u "$_user" -- "$@"; return; fi
+  _group=$(getent group "$_user" | cut -d: -f3)
+  limit 60 setpriv --reuid 65534 --regid "${_group:-65534}" --clear-groups -- "$@"; }
+# reads USER PATH...: what keeps the user from what lies there, a line each: what it cannot do, path, mode and owner.
+reads() { _who=$1; shift; as_servers "$_who" sh -c "$PD_READS" sh "$@" 2>/dev/null; }
+# imports USER PYTHON MODULE,... FOLDER...: the same of an interpreter and of modules that it must find.
+imports() { _who=$1; shift
+  as_servers "$_who" "$1" -I -B -c "$PD_IMPORTS" "$@" 2>/dev/null || printf 'run\t%%s\n' "$1"; }
+kept() { [ -d "$2" ] || { echo '{}'; return; }
+  as_servers "$1" python3 -I -c "$PD_MODEL" kept --directory "$2" --name "$3"; }
 wheels() { [ -d "$1" ] || return %d
   (cd "$1" && limit 30 find . -maxdepth 1 -name '*.whl' -printf '%%f\n'); }
 """
 
 
+_READS = r"""
+said() { printf '%s\t%s\t%s\n' "$1" "$2" \
+  "$(stat -L -c '%a %U:%G' "$2" 2>/dev/null || printf 'a link to %s' "$(readlink "$2")")"; }
+for path in "$@"; do p= IFS=/ blocked=
+  for part in ${path#/}; do p=$p/$part
+    if [ -d "$p" ] && [ ! -x "$p" ]; then said enter "$p"; blocked=1; break; fi
+    if [ -L "$p" ] && [ ! -e "$p" ]; then said follow "$p"; blocked=1; break; fi
+  done
+  [ -z "$blocked" ] || continue
+  if [ -e "$path" ] && [ ! -r "$path" ]; then said read "$path"; continue; fi
+  [ ! -d "$path" ] || find -L "$path" -maxdepth 1 ! -name '.*' ! -type d ! -readable | tr '\000-\011\013-\037' ' ' |
+    head -n 3 | while IFS= read -r file; do said read "$file"; done
+done
+"""
+_IMPORTS = r"""
+import importlib.util, sys
+sys.path[:0] = sys.argv[3:]
+for module in sys.argv[2].split(","):
+    try:
+        open(importlib.util.find_spec(module).origin).close()
+    except Exception as error:
+        print("import", module, sys.argv[1], sep="\t")
+"""
+
+
 class Planned(Sections):
-    """Sections for the checks: files, 'binding COMMAND', variables; patches and wheels where they are asked for.
+    """Sections for the checks: files, 'binding COMMAND', variables; patches, wheels, reads and imports where they are
+    asked for.
 
     The judge of patches travels with the question, so that a host without our tools still answers.
     """
@@ -48,9 +87,15 @@ class Planned(Sections):
         patches: str,
         places: Sequence[str] = (),
         wheelhouse: str | None = None,
+        user: str = "",
+        reads: Sequence[str] = (),
+        imports: Sequence[Sequence[str]] = (),
+        kept: Sequence[str] = (),
     ) -> str:
         """bindings: commands such as 'numactl --cpunodebind=0 --membind=0', as instances have them. patches: what
-        pd-patch check is told, "" where there are none. places: folders, see tasks.plan.checks.folders."""
+        pd-patch check is told, "" where there are none. places: folders, see tasks.plan.checks.folders. reads, imports:
+        what the user must be able to read, and for each interpreter the modules and folders on its path. kept: folder
+        of models and the name of one whose revisions are looked for."""
         lines = [f"section files present {shlex.join([release_file, model_file])}"]
         lines += [f"section {shlex.quote(f'binding {command}')} bind {command}" for command in bindings]
         lines.append(f"section variables variables {shlex.join([release_file, site_packages])}")
@@ -60,4 +105,13 @@ class Planned(Sections):
         lines += [f"section {shlex.quote(f'place {path}')} place {shlex.quote(path)}" for path in places]
         if wheelhouse:
             lines.append(f"section wheels wheels {shlex.quote(wheelhouse)}")
+        if reads or imports:
+            lines += [text_in("PD_READS", _READS), text_in("PD_IMPORTS", _IMPORTS)]
+            asked = [shlex.join(["reads", user, *reads]), *(shlex.join(["imports", user, *each]) for each in imports)]
+            lines += [f"readable() {{ {'; '.join(asked)}; true; }}", "section readable readable"]
+        if kept:
+            lines += [
+                text_in("PD_MODEL", tools()["pd-model"].decode()),
+                f"section kept {shlex.join(['kept', user, *kept])}",
+            ]
         return "\n".join([PRELUDE, _SCRIPT % (NOT_BUILT, NOT_BUILT, NO_FOLDER), *lines])

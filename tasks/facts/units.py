@@ -16,8 +16,10 @@ files() { cd /etc/systemd/system && for unit in sglang-pd-*.service; do
   [ -f "$unit" ] && [ ! -L "$unit" ] || continue
   echo "$unit $(systemctl is-active -- "$unit" 2>/dev/null) $(base64 --wrap=0 <"$unit")"; done; true; }
 section files files
+drop_ins() { for unit in "$@"; do for place in /etc /run; do for kind in system system.control; do
+  folder=$place/systemd/$kind/$unit.d; [ ! -d "$folder" ] || find "$folder" -mindepth 1 -maxdepth 1; done; done; done; }
 """
-_PROPERTIES = "LoadState,ActiveState,SubState,UnitFileState,NeedDaemonReload"
+_PROPERTIES = "LoadState,ActiveState,SubState,UnitFileState,NeedDaemonReload,Job"
 
 
 def _shown(unit: str) -> str:
@@ -31,11 +33,11 @@ def _left(unit: str, what: str, run: str) -> str:
 
 class Units(Sections):
     """Sections for tasks.plan.service.restarts.read_units: UNIT, 'UNIT fingerprint', and
-    files: a line for each unit file that may be ours: its name, its state, its text in base64."""
+    files: a line for each unit file that may be ours: its name, its state, its text in base64; drop-ins: paths."""
 
     def command(self, units: dict[str, str], target: str) -> str:
         """units: unit name -> folder of its process below /run."""
-        lines = [PRELUDE, _LEFT, _FILES, _shown(target)]
+        lines = [PRELUDE, _LEFT, _FILES, f"section drop-ins drop_ins {shlex.join(units)}", _shown(target)]
         for unit, run in units.items():
             lines += [_shown(unit), _left(unit, "fingerprint", run)]
         return "\n".join(lines)

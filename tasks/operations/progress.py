@@ -22,7 +22,7 @@ from tasks.plan.phases.activate import Told
 from tasks.plan.plan import Plan
 from tasks.plan.release.manifest import checked
 from tasks.plan.service.instances import Instance
-from tasks.plan.service.restarts import read_gates
+from tasks.plan.service.restarts import Phase, read_gates
 
 F = TypeVar("F")
 POLL = 0.5  # seconds between two looks at a gate
@@ -94,31 +94,36 @@ def asked(host: Host, fact: FactBase[F], **arguments: object) -> F:
 def follow_gates(state: State, host: Host, instances: tuple[Instance, ...], runs: dict[str, str], limit: int) -> bool:
     """Wait until every unit is active. Logs what each gate waits for; False with its reason when one fails.
 
-    runs: instance name -> folder of its process below /run. limit: seconds.
+    runs: instance name -> folder of its process below /run. limit: seconds in line, and as many for the start itself;
+    how long the one before may drain, its unit says.
     """
     pending = {instance.name: instance for instance in instances}
     said: dict[str, str] = {}
     started = time.monotonic()
+    since: dict[str, tuple[Phase, float]] = {}  # of each its phase, and when that began
     while pending:
         units = {instance.unit: runs[name] for name, instance in pending.items()}
         looks = read_gates(asked(host, Gates(), units=units), list(units))
         for name in [name for name, instance in pending.items() if instance.unit in looks]:
-            active, sub, waiting_for = looks[pending[name].unit]
-            waited = time.monotonic() - started
-            if active == "active":
+            look = looks[pending[name].unit]
+            now = time.monotonic()
+            waited = now - started
+            if name not in since or since[name][0] is not look.phase:
+                since[name] = (look.phase, now)
+            late = look.phase is not Phase.STOPPING and now - since[name][1] > limit
+            if look.phase is Phase.READY:
                 say(host, f"{name}: ready after {waited:.0f} s", "green")
                 del pending[name]
                 continue
-            if active in ("failed", "inactive") or "auto-restart" in sub or waited > limit:
+            if look.phase is Phase.FAILED or late:
                 unit = pending[name].unit
-                for line in _reasons(host, unit) or [f"its unit is {active} ({sub}) after {waited:.0f} s"]:
+                for line in _reasons(host, unit) or [f"its unit is {look.active} ({look.sub}) after {waited:.0f} s"]:
                     say(host, f"{name}: {line}", "red")
                 say(host, f"{name}: more with `journalctl -u {unit}` on the host")
                 return False
-            what = "stopping" if active == "deactivating" else waiting_for or "starting"
-            if said.get(name) != what:
-                said[name] = what
-                say(host, f"{name}: {what}, {waited:.0f} s", "blue")
+            if said.get(name) != look.words:
+                said[name] = look.words
+                say(host, f"{name}: {look.words}, {waited:.0f} s", "blue")
         if pending:
             time.sleep(POLL)
     return True

@@ -13,6 +13,7 @@ from tasks.operations.progress import follow_gates, say
 from tasks.plan.plan import Plan
 from tasks.plan.service import bindings
 from tasks.plan.service.instances import Instance
+from tasks.plan.service.paths import UNITS
 
 Commands = Generator[StringCommand | FunctionCommand, None, None]
 
@@ -31,6 +32,21 @@ def retired(units: Mapping[str, Sequence[str]]) -> Commands:
     yield StringCommand(f"systemctl disable -q --now {shlex.join(units)}")
     files = [file for of_unit in units.values() for file in of_unit]
     yield StringCommand(f"rm -f {shlex.join(files)} && systemctl daemon-reload")
+
+
+@operation()
+def as_written(drop_ins: Sequence[str]) -> Commands:
+    """Nothing is laid over single units of ours: what they say is all that holds.
+
+    drop_ins: paths in folders such as /etc/systemd/system/UNIT.d.
+    """
+    if not drop_ins:
+        host.noop("no drop-in is laid over a unit")
+        return
+    for path in drop_ins:
+        say(host, f"{path}: a drop-in made by hand goes; use the settings, or {UNITS}/service.d for every service")
+    folders = sorted({path.rpartition("/")[0] for path in drop_ins})
+    yield StringCommand(f"rm -rf {shlex.join(folders)} && systemctl daemon-reload")
 
 
 @operation()

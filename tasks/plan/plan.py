@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tasks.plan.files import WantedFile
 from tasks.plan.findings import Finding
 from tasks.plan.host.answers import Hardware, System
+from tasks.plan.model import kept
 from tasks.plan.model.profile import ModelProfile
 from tasks.plan.release.history import NOTHING, History, Pin
 from tasks.plan.release.manifest import Release
 from tasks.plan.service.instances import Instance, kv_pairs
 from tasks.plan.service.paths import DEVICES, TARGET, Paths
-from tasks.plan.service.restarts import Fingerprint
+from tasks.plan.service.restarts import REPAIRED, Fingerprint
 from tasks.plan.settings.settings import Settings
 
 
@@ -35,6 +37,8 @@ class Plan:
     history: History = NOTHING
     pin: Pin | None = None  # that holds the host on this release
     asked: Release | None = None  # that the settings ask for, where a pin holds the host on another
+    kept: kept.Kept = kept.NOTHING  # revisions of a model that is fetched
+    built: Mapping[str, Any] | None = None  # the release as the fact ReleaseState found it, None where it is not there
 
     @property
     def workers(self) -> tuple[Instance, ...]:
@@ -127,8 +131,27 @@ class Plan:
         return self.settings.model_dir is not None or self.profile.source.directory is not None
 
     @property
+    def brought(self) -> list[str]:
+        """Folders that the host holds already, and that servers read."""
+        return [*([self.paths.model] if self.brings_model else []), *self.settings.existing_paths]
+
+    @property
+    def brought_pythons(self) -> list[list[str]]:
+        """Interpreters that the host holds already, each with the modules that it must find and folders of its path."""
+        if self.release.existing is None:
+            return []
+        parts = ((self.release.existing.servers, "sglang,torch"), (self.release.existing.router, self.router.package))
+        return [[part.python, modules, *self.release.existing.paths] for part, modules in parts]
+
+    @property
     def model_revision(self) -> str | None:
         return self.settings.model_revision or self.profile.source.revision
+
+    @property
+    def fetches(self) -> list[str]:
+        """Folder and name of a model that comes from the hub; [] where none does."""
+        wanted = self.profile.source.hub and not self.brings_model and self.model_revision
+        return [self.paths.models, self.profile.name] if wanted else []
 
     def gpus_freed_before(self, instance: Instance) -> tuple[int, ...]:
         """GPUs whose memory must be free before a server starts, since it sizes its KV cache by what is free then.
@@ -146,10 +169,22 @@ class Plan:
     def target(self) -> str:
         return TARGET
 
+    def packages(self, part: str) -> str | None:
+        """Hash of the record of an environment, "env" or "router"; None where others made it."""
+        if self.release.existing:
+            return None
+        found = (self.built or {}).get(part)
+        return str(found.get("record")) if found and found.get("whole") else REPAIRED
+
     def fingerprint(
-        self, script: WantedFile, environment: WantedFile, unit: WantedFile, secret: WantedFile | None
+        self, script: WantedFile, environment: WantedFile, unit: WantedFile, secret: WantedFile | None, part: str
     ) -> Fingerprint:
-        """What a server that runs these files leaves behind."""
+        """What a server that runs these files leaves behind. part: "env" or "router"."""
         return Fingerprint(
-            script.sha256, environment.sha256, unit.sha256, secret.content if secret else None, self.release.id
+            script.sha256,
+            environment.sha256,
+            unit.sha256,
+            secret.content if secret else None,
+            self.release.id,
+            self.packages(part),
         )

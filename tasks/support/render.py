@@ -77,7 +77,7 @@ def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
     environment = WantedFile(paths.environment(instance.name), _render("instance.env.j2", values), "640", "root", group)
     kind = "worker" if instance.is_worker else "router"
     unit = WantedFile(paths.unit(instance.name), _render(f"{kind}.service.j2", values))
-    return InstanceFiles(script, environment, unit, plan.fingerprint(script, environment, unit, secret))
+    return InstanceFiles(script, environment, unit, plan.fingerprint(script, environment, unit, secret, instance.part))
 
 
 def api_key(plan: Plan) -> WantedFile | None:

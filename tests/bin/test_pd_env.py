@@ -36,7 +36,10 @@ class Environment:
 
     def check(self) -> tuple[int, dict[str, Any]]:
         done = run("pd-env", "check", self.root, "--lock", self.lock, "--json")
-        return done.returncode, json.loads(done.stdout)
+        told = json.loads(done.stdout)
+        record = told.pop("record", None)
+        assert record is None or record == hashlib.sha256((self.root / ".pd-env.json").read_bytes()).hexdigest()
+        return done.returncode, told
 
     def record(self) -> None:
         done = run("pd-env", "record", self.root)
@@ -113,6 +116,13 @@ NOTHING: dict[str, Any] = {
 
 def test_an_untouched_environment_is_whole(environment: Environment) -> None:
     assert environment.check() == (0, NOTHING)
+
+
+def test_no_two_records_are_the_same(environment: Environment) -> None:
+    """A server that was started before a repair is told from one that was started after it."""
+    before = (environment.root / ".pd-env.json").read_bytes()
+    environment.record()
+    assert (environment.root / ".pd-env.json").read_bytes() != before
 
 
 def test_the_record_holds_every_file_with_its_hash_and_owner(environment: Environment) -> None:

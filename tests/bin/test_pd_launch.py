@@ -54,6 +54,7 @@ class Instance:
         return [
             "prepare", "--instance", "prefill", "--folder", self.folder, "--group", self.group, "--script", self.script,
             "--environment", self.environment, "--unit", self.unit, "--secret", self.secret, "--current", self.current,
+            "--part", "env",
         ]  # fmt: skip
 
     @property
@@ -103,12 +104,36 @@ def test_leaves_a_fingerprint(instance: Instance) -> None:
         "unit": sha256(instance.unit),
         "secret": left["secret"],
         "release": "abc-123",
+        "packages": None,
         "directory": str(instance.release),
         "invocation": "0123abcd",
     }
     assert is_of(str(left["secret"]), instance.secret.read_bytes()) and sha256(instance.secret) not in str(left)
     assert sorted(path.name for path in instance.folder.iterdir()) == ["executed", "fingerprint.json"]
     assert list(instance.folder.parent.iterdir()) == [instance.folder]
+
+
+def test_the_record_of_the_packages_is_in_the_fingerprint(instance: Instance) -> None:
+    """A repair makes another record, so what was started before it is told from what was started after."""
+    record = instance.release / "env/.pd-env.json"
+    record.parent.mkdir()
+    record.write_text("{}")
+    instance.prepare()
+    assert instance.left_behind()["packages"] == sha256(record)
+
+
+def test_drop_ins_of_the_unit_count_as_the_unit(instance: Instance) -> None:
+    instance.prepare()
+    alone = instance.left_behind()["unit"]
+    folder = instance.etc / "prefill.service.d"
+    folder.mkdir()
+    (folder / "override.conf").write_text("[Service]\nNice=5\n")
+    (instance.etc / "service.d").mkdir()
+    (instance.etc / "service.d/every.conf").write_text("[Service]\nNice=6\n")
+    instance.prepare()
+    both = instance.unit.read_bytes() + (folder / "override.conf").read_bytes()
+    assert alone == sha256(instance.unit)
+    assert instance.left_behind()["unit"] == hashlib.sha256(both).hexdigest()
 
 
 def test_a_missing_secret_is_none_and_cannot_slip_in_later(instance: Instance) -> None:

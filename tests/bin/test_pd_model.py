@@ -597,3 +597,50 @@ def test_own_model_that_is_not_whole(
     assert (found["code"], found["whole"]) == (1, False)
     assert (found["missing"], found["changed"]) == (missing, changed)
     assert reason in found["reason"]
+
+
+# --- revisions beside each other -----------------------------------------------------------------------
+
+
+def test_what_another_revision_has_is_neither_fetched_nor_stored_twice(host: Host) -> None:
+    assert host.fetch().returncode == 0
+    before, first = host.contents(), host.directory
+    host.hub.files["config.json"] = b'{"model_type": "tiny", "newer": true}\n'
+    host.hub.revisions.append(OTHER_REVISION)
+    host.hub.asked.clear()
+    host.directory = first.with_name("tiny-ffffffffffff")
+    done = host.fetch("--beside", str(first), revision=OTHER_REVISION)
+    assert done.returncode == 0, done.stderr
+    assert "are those of another revision: not fetched again" in done.stdout
+    assert host.whole() and host.hub.gets(FIRST) == host.hub.gets("tokenizer.json") == []
+    assert (host.directory / FIRST).stat().st_ino == (first / FIRST).stat().st_ino
+    host.directory = first
+    assert host.contents() == before
+
+
+def test_a_file_that_only_looks_like_the_one_of_another_revision_is_fetched(host: Host) -> None:
+    """Its record says what it held when it was fetched; a hash of what it holds now decides."""
+    assert host.fetch().returncode == 0
+    first = host.directory
+    (first / FIRST).write_bytes(spoilt(FILES[FIRST]))
+    host.directory = first.with_name("tiny-ffffffffffff")
+    host.hub.revisions.append(OTHER_REVISION)
+    host.hub.asked.clear()
+    assert host.fetch("--beside", str(first), revision=OTHER_REVISION).returncode == 0
+    assert host.whole() and len(host.hub.gets(FIRST)) == 1
+    assert (first / FIRST).read_bytes() == spoilt(FILES[FIRST])
+
+
+def test_revisions_that_are_kept_are_told_by_folder_and_record(host: Host) -> None:
+    assert host.fetch().returncode == 0
+    models = host.directory.parent
+    for name in ("tiny-0123456789ab", "tiny-other", "tinier-0123456789ab"):
+        (models / name).mkdir()
+    (models / "tiny-ffffffffffff").symlink_to("tiny")
+    command = [sys.executable, str(TOOL), "kept", "--directory", str(models), "--name", "tiny"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert json.loads(done.stdout) == {
+        "tiny": {"kind": "directory", "revision": REVISION},
+        "tiny-0123456789ab": {"kind": "directory", "revision": ""},
+        "tiny-ffffffffffff": {"kind": "link", "revision": ""},
+    }

@@ -181,9 +181,10 @@ def test_patched_files_that_were_changed_by_hand_are_named_and_repaired(
     named = deploy(served, "--dry", **chosen)
     for path in edited:
         assert f"file lib/python3.11/site-packages/{path} is changed" in named.output
-    assert len(named.planned) == 1 and named.planned[0].startswith("Runtime | Release ")
-    mended = deploy(served, "-y", **chosen)
-    assert mended.status == 0 and mended.changed == named.planned, mended.output
+    release, servers = named.planned
+    assert release.startswith("Runtime | Release ") and servers == "Services | Running: prefill, decode"
+    mended = deploy(served, "-y", operations="tests/node/build.py", **chosen)
+    assert mended.status == 0 and mended.changed == [release], mended.output
     assert {path: now(served, path) for path in edited} == before
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import signal
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from tests.bin.tools import load
-from tests.bin.wheels import wheel
 from tests.node import found
 from tests.node.asking import CONFIG, UNITS, answer, answers, logged, out, pids, states
 from tests.node.deploying import broken_off, command_line, deploy, environment, plain_user, without_plain_user
@@ -89,56 +86,7 @@ def test_dry_run_shows_the_full_plan_of_the_recorded_host(served: Node) -> None:
     assert "+   --tp 4 \\" in result.stderr
 
 
-ENV = "/opt/sglang-pd/current/env"
-SITE = f"{ENV}/lib/python3.11/site-packages"
-EDITS = {
-    "launch script": (f"echo '# by hand' >>{CONFIG}/decode.sh", f"Launch | File {CONFIG}/decode.sh"),
-    "unit": (f"echo '# by hand' >>/etc/systemd/system/{UNITS[0]}", f"Launch | File /etc/systemd/system/{UNITS[0]}"),
-    "mode": (f"chmod 777 {CONFIG}/router.sh", f"Launch | File {CONFIG}/router.sh"),
-    "owner": (f"chgrp root {CONFIG}/router.env", f"Launch | File {CONFIG}/router.env"),
-    "mode of a folder": ("chmod 777 /var/lib/sglang-pd/models", "System | Folder /var/lib/sglang-pd/models"),
-    "package": (f"rm -r {SITE}/markdown_it {SITE}/markdown_it_py-*", "Runtime | Release "),
-    "file in a package": (f"echo '# by hand' >>{SITE}/mdurl/_parse.py", "Runtime | Release "),
-    "overlay": (f"echo '# by hand' >>{SITE}/pd_overlay_cpu_engine/__init__.py", "Runtime | Release "),
-    "disabled unit": (f"systemctl disable -q {UNITS[1]}", f"Services | Enabled {UNITS[1]}"),
-    "stopped unit": (f"systemctl stop {UNITS[2]}", "Services | Running: router"),
-    "removed folder": ("rm -r /var/lib/sglang-pd/cache/sglang-*", "System | Folder /var/lib/sglang-pd/cache/sglang-"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("edit", EDITS)
-def test_a_hand_edit_makes_its_own_operation_change_and_no_other(served: Node, edit: str) -> None:
-    command, operation = EDITS[edit]
-    before = pids(served)
-    served.run(command)
-    result = deploy(served, "-y")
-    assert result.status == 0, result.output
-    assert len(result.changed) == 1 and result.changed[0].startswith(operation), result.changed
-    untouched = UNITS if edit != "stopped unit" else UNITS[:2]
-    after = pids(served)
-    assert {unit: after[unit] for unit in untouched} == {unit: before[unit] for unit in untouched}
-
-
-def test_another_version_and_a_deleted_file_are_named_by_a_dry_run_and_repaired(served: Node, tmp_path: Path) -> None:
-    older = wheel(tmp_path, "mdurl", "0.0.9", {"mdurl/__init__.py": ""})
-    version = "import importlib.metadata as m; print(m.version('mdurl'))"
-    locked = out(served, f'{ENV}/bin/python -c "{version}"')
-    served.run(f"base64 -d >/tmp/{older.name}", text=base64.b64encode(older.read_bytes()).decode())
-    uv = "/opt/sglang-pd/tools/uv/bin/uv pip install -q --no-deps --no-index"
-    out(served, f"{uv} --python {ENV}/bin/python /tmp/{older.name} && rm {SITE}/markdown_it/main.py /tmp/{older.name}")
-    before = pids(served)
-
-    dry = deploy(served, "--dry")
-    assert [name.partition(" sglang")[0] for name in dry.planned] == ["Runtime | Release"], dry.output
-    assert f"env: package mdurl is 0.0.9, the lock says {locked}" in dry.output
-    assert "env: file lib/python3.11/site-packages/markdown_it/main.py is missing" in dry.output
-    assert out(served, f'{ENV}/bin/python -c "{version}"') == "0.0.9", "a dry run touches nothing"
-
-    mended = deploy(served, "-y")
-    assert [name.partition(" sglang")[0] for name in mended.changed] == ["Runtime | Release"], mended.output
-    assert out(served, f'{ENV}/bin/python -c "{version}; import mdurl, markdown_it.main"') == locked
-    assert pids(served) == before
-    assert deploy(served, "-y").changed == []
+SITE = "/opt/sglang-pd/current/env/lib/python3.11/site-packages"
 
 
 def environment_of_decode(node: Node) -> tuple[str, str]:

@@ -33,7 +33,7 @@ def test_every_path_follows_the_settings() -> None:
     paths = [directory.path for directory in directories(found)]
     assert all(path.startswith(("/srv/pd", "/srv/etc", "/data/pd")) for path in paths)
     assert found.release_directory == f"/srv/pd/releases/{found.release.id}"
-    assert found.paths.model == "/data/pd/models/some-model"
+    assert found.paths.model == "/data/pd/models/some-model-000000000000"
 
 
 def test_a_folder_comes_after_the_one_that_holds_it() -> None:
@@ -109,7 +109,7 @@ def test_a_password_in_a_package_source_is_readable_by_root_alone() -> None:
 @pytest.mark.parametrize(
     ("changes", "source", "folder", "brought"),
     [
-        ({}, {"hub": "a/b", "revision": "0" * 40}, "/var/lib/sglang-pd/models/some-model", False),
+        ({}, {"hub": "a/b", "revision": "0" * 40}, "/var/lib/sglang-pd/models/some-model-000000000000", False),
         ({}, {"directory": "/models/x"}, "/models/x", True),
         ({"model_dir": "/models/y"}, {"hub": "a/b", "revision": "0" * 40}, "/models/y", True),
         ({"model_dir": "/models/y"}, {"directory": "/models/x"}, "/models/y", True),
@@ -222,6 +222,6 @@ def test_the_tool_is_told_where_the_key_is_and_not_the_key() -> None:
 def test_a_fingerprint_changes_with_the_key() -> None:
     found = made()
     files = (verify_config(found), uv_lock(found), build_spec(found))
-    without = found.fingerprint(*files, None)
+    without = found.fingerprint(*files, None, "router")
     assert without.secret is None
-    assert found.fingerprint(*files, uv_lock(found)) != without
+    assert found.fingerprint(*files, uv_lock(found), "router") != without

@@ -5,7 +5,7 @@ The order of the imports is the order of the findings.
 
 # ruff: noqa: I001, F401
 from tasks.plan.checks import (
-    system, driver, gpus, xids, fabric, links, numa, limits, disk, folders, wheelhouse, ports, clock, model,
+    system, driver, gpus, xids, fabric, links, numa, limits, disk, folders, readable, wheelhouse, ports, clock, model,
     environment, release, patches,
 )  # fmt: skip
 from tasks.plan.checks.registry import CHECKS, Found, judged, table

@@ -57,4 +57,6 @@ def model(found: Found) -> Verdict:
         return healthy("the model is not fetched")
     if found.plan.model_file in found.text_or_empty("files").splitlines():
         return healthy(f"{found.plan.paths.model} is there")
+    if found.plan.kept.has_wanted or found.plan.kept.others:
+        return healthy("what is there already is used; before it fetches the rest, pd-model looks for room")
     return room(found, found.plan.paths.state, needed)

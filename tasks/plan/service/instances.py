@@ -48,6 +48,16 @@ class Instance:
         return f"sglang-pd-{self.name}.service"
 
     @property
+    def part(self) -> str:
+        """The environment of the release that it runs in: "env" or "router"."""
+        return self.interpreter.partition("/")[0]
+
+    @property
+    def package(self) -> str:
+        """What `import` finds its module in."""
+        return self.module.partition(".")[0]
+
+    @property
     def url(self) -> str:
         return f"http://{_at(self.address, self.port)}"
 

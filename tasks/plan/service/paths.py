@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
+from tasks.plan.model.kept import folder_of
 from tasks.plan.model.profile import ModelProfile
 from tasks.plan.settings.settings import Settings
 
@@ -33,11 +34,18 @@ class Paths:
     @classmethod
     def of(cls, settings: Settings, profile: ModelProfile) -> Paths:
         own = settings.model_dir or profile.source.directory
+        revision = settings.model_revision or profile.source.revision
+        fetched = folder_of(profile.name, revision) if revision else profile.name
         return cls(
             root=settings.root_dir,
             config=settings.config_dir,
             state=settings.state_dir,
-            model=own or f"{settings.root_dir if profile.source.bundled else settings.state_dir}/models/{profile.name}",
+            model=own
+            or (
+                f"{settings.root_dir}/models/{profile.name}"
+                if profile.source.bundled
+                else f"{settings.state_dir}/models/{fetched}"
+            ),
             layout=settings.layout,
         )
 

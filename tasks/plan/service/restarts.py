@@ -6,6 +6,7 @@ import base64
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from tasks.plan.errors import PlanError
 from tasks.plan.host.answers import Answer, json_object
@@ -16,11 +17,13 @@ from tasks.plan.service.units import written_by_us
 from tasks.plan.settings.settings import Settings
 
 DOWN = ("inactive", "failed")  # ActiveState of a unit that holds nothing
-PARTS = ("script", "environment", "unit", "secret", "release")
+PARTS = ("script", "environment", "unit", "secret", "release", "packages")
 PART_NAMES = {
     "script": "launch script", "environment": "environment file", "unit": "unit file",
-    "secret": "API key", "release": "release",
+    "secret": "API key", "release": "release", "packages": "state of its packages",
 }  # fmt: skip
+
+REPAIRED = "repaired"  # packages that this run puts right: no server was started from what they will be
 
 
 @dataclass(frozen=True)
@@ -32,11 +35,14 @@ class Fingerprint:
     unit: str
     secret: str | bytes | None = field(repr=False)  # the key's file where it is wanted, a salted hash where it runs
     release: str
+    packages: str | None = None  # of its environment's record, which each repair makes anew; None: others made it
 
     def differs(self, running: Fingerprint, part: str) -> bool:
         """Whether what is wanted is another than what runs."""
         if part == "secret":
             return not is_of(running.secret, self.secret)
+        if part == "packages" and self.release != running.release:
+            return False  # another release has other packages
         return bool(getattr(self, part) != getattr(running, part))
 
 
@@ -69,6 +75,7 @@ class FoundUnits:
     instances: Mapping[str, Running]
     files: Mapping[str, bool]
     target_enabled: bool
+    drop_ins: tuple[str, ...] = ()  # files and folders that somebody laid over single units of the plan
 
     @property
     def stale(self) -> bool:
@@ -103,7 +110,7 @@ def read_units(sections: Mapping[str, Answer], instances: tuple[Instance, ...], 
     found = {}
     for instance in instances:
         shown = shown_of(instance.unit)
-        if shown.get("LoadState") != "loaded":
+        if shown.get("LoadState") != "loaded" and shown.get("ActiveState", "inactive") in DOWN:
             found[instance.name] = ABSENT
             continue
         found[instance.name] = Running(
@@ -122,17 +129,60 @@ def read_units(sections: Mapping[str, Answer], instances: tuple[Instance, ...], 
             foreign.append(f"{UNITS}/{unit} was not written by this playbook, and it needs that name: move it away")
     if foreign:
         raise PlanError(*foreign)
-    return FoundUnits(found, files, shown_of(target).get("UnitFileState") == "enabled")
+    drop_ins = tuple(text("drop-ins").splitlines())
+    return FoundUnits(found, files, shown_of(target).get("UnitFileState") == "enabled", drop_ins)
 
 
-def read_gates(sections: Mapping[str, Answer], units: Sequence[str]) -> dict[str, tuple[str, str, str]]:
-    """From the fact Gates: by unit, its ActiveState, SubState, and what its gate waits for or ""."""
+class Phase(StrEnum):
+    """How far a unit is that was asked to start."""
+
+    STOPPING = "stopping"  # what ran before drains; the unit itself limits that
+    QUEUED = "queued"  # systemd has it in line behind something else, such as the network
+    STARTING = "starting"
+    READY = "ready"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look at a unit that was asked to start."""
+
+    active: str  # systemd's ActiveState
+    sub: str
+    job: bool  # systemd has something to do for it
+    waiting_for: str  # what its gate waits for, "" where it does not say
+
+    @property
+    def phase(self) -> Phase:
+        if self.active == "active":
+            return Phase.READY
+        if self.active == "deactivating":
+            return Phase.STOPPING
+        if self.active in DOWN:
+            return Phase.QUEUED if self.job else Phase.FAILED
+        return Phase.FAILED if "auto-restart" in self.sub else Phase.STARTING
+
+    @property
+    def words(self) -> str:
+        """What it does, for a line of progress."""
+        if self.phase is Phase.QUEUED:
+            return "queued by systemd behind another unit (systemctl list-jobs)"
+        return self.waiting_for or self.phase if self.phase is Phase.STARTING else self.phase
+
+
+def read_gates(sections: Mapping[str, Answer], units: Sequence[str]) -> dict[str, Look]:
+    """From the fact Gates, by unit. One whose answer is cut short is left out."""
     found = {}
     for unit in units:
         if unit in sections and f"{unit} gate" in sections:
             shown = dict(line.partition("=")[::2] for line in sections[unit].text.splitlines())
             waiting_for = (json_object(sections[f"{unit} gate"].text) or {}).get("waiting_for")
-            found[unit] = (shown.get("ActiveState", ""), shown.get("SubState", ""), str(waiting_for or ""))
+            found[unit] = Look(
+                shown.get("ActiveState", ""),
+                shown.get("SubState", ""),
+                shown.get("Job", "0") not in ("", "0"),
+                str(waiting_for or ""),
+            )
     return found
 
 
@@ -144,8 +194,11 @@ def reason_to_restart(wanted: Fingerprint, found: Running) -> str | None:
         return f"starts, it is {found.active}"
     if found.fingerprint is None:
         return "restarts, it left no fingerprint of what it runs"
-    changed = [PART_NAMES[part] for part in PARTS if wanted.differs(found.fingerprint, part)]
-    return f"restarts, it was started with another {' and '.join(changed)}" if changed else None
+    changed = [part for part in PARTS if wanted.differs(found.fingerprint, part)]
+    if changed == ["packages"] and wanted.packages == REPAIRED:
+        return "restarts, this run repairs its packages"
+    named = " and ".join(PART_NAMES[part] for part in changed)
+    return f"restarts, it was started with another {named}" if changed else None
 
 
 def restarts(
@@ -183,6 +236,6 @@ def waiting(instances: tuple[Instance, ...], found: Mapping[str, Running]) -> li
 
 def _fingerprint(text: str) -> Fingerprint | None:
     left = json_object(text) or {}
-    if not all(part in left for part in PARTS):
+    if not all(part in left for part in PARTS if part != "packages"):  # which launchers left out until December 2026
         return None
-    return Fingerprint(**{part: left[part] for part in PARTS})
+    return Fingerprint(**{part: left[part] for part in PARTS if part in left})

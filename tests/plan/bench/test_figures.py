@@ -78,7 +78,7 @@ def test_what_the_tool_is_told() -> None:
     told = json.loads(file.content)
     assert (file.path, file.mode) == ("/etc/sglang-pd/bench.json", "640")
     assert (told["url"], told["model"], told["api_key_file"]) == ("http://127.0.0.1:8000", "some", None)
-    assert told["tokenizer"] == "/var/lib/sglang-pd/models/some-model"
+    assert told["tokenizer"] == "/var/lib/sglang-pd/models/some-model-000000000000"
     assert told["environment"]["HF_HUB_OFFLINE"] == "1"
 
 

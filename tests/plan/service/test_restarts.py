@@ -12,7 +12,10 @@ from tasks.plan.host.answers import Answer
 from tasks.plan.service.instances import Instance
 from tasks.plan.service.restarts import (
     ABSENT,
+    REPAIRED,
     Fingerprint,
+    Look,
+    Phase,
     Running,
     Serving,
     read_gates,
@@ -25,7 +28,7 @@ from tasks.plan.service.units import is_ours, mark
 from tests.plan.builders import TWO_SOCKETS, hardware, servers, settings
 
 TARGET = "sglang-pd.target"
-WANTED = Fingerprint("s", "e", "u", None, "release-1")
+WANTED = Fingerprint("s", "e", "u", None, "release-1", "r")
 UP = Running("active", "running", enabled=True, stale=False, fingerprint=WANTED)
 INSTANCES = servers(settings(), hardware(TWO_SOCKETS))
 NAMES = [instance.name for instance in INSTANCES]
@@ -50,6 +53,8 @@ def test_a_gate_that_is_still_open_is_no_reason() -> None:
         ("unit", "other", "unit file"),
         ("secret", "0a:0b", "API key"),
         ("release", "release-2", "release"),
+        ("packages", "r2", "state of its packages"),
+        ("packages", None, "state of its packages"),
     ],
 )
 def test_the_part_that_differs_is_named(part: str, value: str, named: str) -> None:
@@ -60,10 +65,20 @@ def test_the_part_that_differs_is_named(part: str, value: str, named: str) -> No
 
 
 def test_all_parts_that_differ_are_named() -> None:
-    left = dataclasses.replace(WANTED, script="other", release="release-2")
+    left = dataclasses.replace(WANTED, script="other", release="release-2", packages="r2")
     reason = reason_to_restart(WANTED, dataclasses.replace(UP, fingerprint=left))
     assert reason is not None
     assert reason.endswith("started with another launch script and release")
+
+
+def test_packages_that_this_run_repairs_restart_what_was_started_from_them() -> None:
+    """Whatever was imported since, nobody knows; the release's own check says that its files are not whole."""
+    wanted = dataclasses.replace(WANTED, packages=REPAIRED)
+    assert reason_to_restart(wanted, UP) == "restarts, this run repairs its packages"
+    other = dataclasses.replace(UP, fingerprint=dataclasses.replace(WANTED, script="other"))
+    assert reason_to_restart(wanted, other) == (
+        "restarts, it was started with another launch script and state of its packages"
+    )
 
 
 @pytest.mark.parametrize("active", ["inactive", "failed", "deactivating"])
@@ -172,7 +187,9 @@ def shown(**changes: str) -> Answer:
     return Answer(0, "\n".join(f"{key}={value}" for key, value in {**properties, **changes}.items()))
 
 
-FINGERPRINT = {"script": "s", "environment": "e", "unit": "u", "secret": None, "release": "release-1"}
+FINGERPRINT = {
+    "script": "s", "environment": "e", "unit": "u", "secret": None, "release": "release-1", "packages": "r",
+}  # fmt: skip
 LEFT = Answer(0, json.dumps({**FINGERPRINT, "instance": "prefill", "pid": 42, "started": 1.0}))
 
 
@@ -185,6 +202,7 @@ def lying(states: Mapping[str, str], text: str | None = None) -> Answer:
 
 def sections(instances: tuple[Instance, ...] = INSTANCES, **changes: Answer) -> dict[str, Answer]:
     texts = {"files": lying({instance.unit: "active" for instance in instances}), TARGET: shown()}
+    texts["drop-ins"] = Answer(0, "")
     for instance in instances:
         texts[instance.unit] = shown()
         texts[f"{instance.unit} fingerprint"] = LEFT
@@ -224,14 +242,45 @@ def test_a_broken_fingerprint_counts_as_none(text: str) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[1]", '"waiting"'])
 def test_a_broken_gate_status_is_an_empty_one(text: str) -> None:
     found = read_gates({PREFILL: shown(), f"{PREFILL} gate": Answer(0, text)}, [PREFILL])
-    assert found == {PREFILL: ("active", "running", "")}
+    assert found == {PREFILL: Look("active", "running", False, "")}
 
 
 def test_what_a_gate_waits_for() -> None:
     said = Answer(0, '{"state": "waiting", "waiting_for": "loading weights"}')
     answers = {PREFILL: shown(ActiveState="activating", SubState="start-post"), f"{PREFILL} gate": said}
-    assert read_gates(answers, [PREFILL]) == {PREFILL: ("activating", "start-post", "loading weights")}
+    assert read_gates(answers, [PREFILL]) == {PREFILL: Look("activating", "start-post", False, "loading weights")}
     assert read_gates({PREFILL: shown()}, [PREFILL]) == {}, "an answer that is cut short says nothing"
+
+
+@pytest.mark.parametrize(
+    ("active", "sub", "job", "phase"),
+    [
+        ("active", "running", "", Phase.READY),
+        ("deactivating", "stop-sigterm", "7", Phase.STOPPING),
+        ("inactive", "dead", "7", Phase.QUEUED),
+        ("failed", "failed", "7", Phase.QUEUED),
+        ("inactive", "dead", "", Phase.FAILED),
+        ("inactive", "dead", "0", Phase.FAILED),
+        ("failed", "failed", "", Phase.FAILED),
+        ("activating", "start-post", "7", Phase.STARTING),
+        ("activating", "auto-restart", "", Phase.FAILED),
+    ],
+)
+def test_how_far_a_unit_is_that_was_asked_to_start(active: str, sub: str, job: str, phase: Phase) -> None:
+    """A unit that waits for the network is inactive as one that has failed is; its job tells them apart."""
+    answers = {PREFILL: shown(ActiveState=active, SubState=sub, Job=job), f"{PREFILL} gate": Answer(0, "")}
+    assert read_gates(answers, [PREFILL])[PREFILL].phase is phase
+
+
+def test_what_is_laid_over_a_unit_is_named() -> None:
+    path = f"/etc/systemd/system/{PREFILL}.d/override.conf"
+    assert read_units(sections(**{"drop-ins": Answer(0, path)}), INSTANCES, TARGET).drop_ins == (path,)
+
+
+@pytest.mark.parametrize("state", ["masked", "not-found"])
+def test_a_server_that_runs_although_its_unit_file_went_is_not_restarted_for_it(state: str) -> None:
+    units = read_units(sections(**{PREFILL: shown(LoadState=state, UnitFileState="")}), INSTANCES, TARGET)
+    assert units.instances["prefill"] == dataclasses.replace(UP, enabled=False)
 
 
 def test_a_unit_file_that_systemd_has_not_read() -> None:

@@ -1,0 +1,151 @@
+"""Hands on a served host: each change is named by a dry run, put right by a run, and then nothing is left to change."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.bin.wheels import wheel
+from tests.node.asking import CONFIG, UNITS, answers, out, pids, states
+from tests.node.deploying import deploy
+from tests.node.node import Node
+from tests.node.waiting import until
+
+ROOT, STATE, SYSTEMD = "/opt/sglang-pd", "/var/lib/sglang-pd", "/etc/systemd/system"
+ENV = f"{ROOT}/current/env"
+SITE = f"{ROOT}/current/env/lib/python3.11/site-packages"
+START_LIMIT = 300.0  # seconds
+UNIT_DROP_IN = f"{SYSTEMD}/{UNITS[0]}.d/override.conf"
+
+# What no server has to restart for: a command, and the operations that name it and put it right.
+QUIET = {
+    "launch script": (f"echo '# by hand' >>{CONFIG}/decode.sh", {f"Launch | File {CONFIG}/decode.sh"}),
+    "environment file gone": (f"rm {CONFIG}/router.env", {f"Launch | File {CONFIG}/router.env"}),
+    "unit": (f"echo '# by hand' >>{SYSTEMD}/{UNITS[0]}", {f"Launch | File {SYSTEMD}/{UNITS[0]}"}),
+    "drop-in": (f"mkdir {SYSTEMD}/{UNITS[0]}.d && printf '[Service]\\nNice=5\\n' >{UNIT_DROP_IN}", {
+        "Services | No drop-ins over single units"}),
+    "masked": (f"ln -sf /dev/null {SYSTEMD}/{UNITS[1]}; systemctl daemon-reload", {
+        f"Launch | File {SYSTEMD}/{UNITS[1]}", f"Services | Enabled {UNITS[1]}"}),
+    "disabled": (f"systemctl disable -q {UNITS[2]}", {f"Services | Enabled {UNITS[2]}"}),
+    "target disabled": ("systemctl disable -q sglang-pd.target", {"Services | Enabled sglang-pd.target"}),
+    "mode": (f"chmod 777 {CONFIG}/router.sh", {f"Launch | File {CONFIG}/router.sh"}),
+    "owner": (f"chown sglang {CONFIG}/prefill.env", {f"Launch | File {CONFIG}/prefill.env"}),
+    "questions": (f"echo >>{CONFIG}/verify.json", {f"Launch | File {CONFIG}/verify.json"}),
+    "tool": (f"echo '# by hand' >>{ROOT}/bin/pd-gate", {f"Runtime | Tools in {ROOT}/bin"}),
+    "tool that others may write": (f"chmod 777 {ROOT}/bin/pd-launch", {f"Runtime | Tools in {ROOT}/bin"}),
+    "mode of a folder": (f"chmod 777 {STATE}/models", {f"System | Folder {STATE}/models"}),
+    "folder gone": (f"rm -r {STATE}/cache/sglang-*", {f"System | Folder {STATE}/cache/RELEASE"}),
+    "kernel settings": ("rm /etc/sysctl.d/60-sglang-pd.conf", {
+        "System | Kernel settings /etc/sysctl.d/60-sglang-pd.conf"}),
+    "current moved": (f"ln -sfn {ROOT}/releases/none {ROOT}/current", {"Activate | Current release is RELEASE"}),
+}  # fmt: skip
+OLDER = "/tmp/mdurl-0.0.9-py3-none-any.whl"
+# What changes the bytes that servers load: they restart on the right ones.
+PACKAGES = {
+    "file of a package gone": f"rm {SITE}/markdown_it/main.py",
+    "another version": f"{ROOT}/tools/uv/bin/uv pip install -q --no-deps --no-index --python {ENV}/bin/python {OLDER}",
+    "package gone": f"rm -r {SITE}/shellingham {SITE}/shellingham-*",
+    "file of a package": f"echo '# by hand' >>{SITE}/wcwidth/__init__.py",
+    "file of a patch": f"echo '# by hand' >>{SITE}/pd_overlay_cpu_engine/__init__.py",
+    "file that nobody placed": f"echo 'import sys' >{SITE}/by_hand.pth",
+}
+
+
+@pytest.fixture(autouse=True)
+def mended(served: Node) -> Iterator[None]:
+    """Whatever a test broke and its runs did not mend is mended for the next."""
+    yield
+    if not answers(served):
+        deploy(served, "-y")
+
+
+def test_what_concerns_no_running_server_is_named_and_put_right_without_a_restart(served: Node) -> None:
+    release = out(served, f"basename $(readlink {ROOT}/current)")
+    wanted = {name.replace("RELEASE", release) for _, names in QUIET.values() for name in names}
+    before = pids(served)
+    for command, _ in QUIET.values():
+        out(served, command)
+
+    dry = deploy(served, "--dry")
+    assert set(dry.planned) == wanted, dry.output
+    assert f"{UNIT_DROP_IN}: a drop-in made by hand goes" in dry.output
+    mended = deploy(served, "-y")
+    assert set(mended.changed) == wanted, mended.output
+    assert pids(served) == before and states(served) == ["active"] * 3
+    assert served.run(f"test -e {UNIT_DROP_IN}").returncode != 0
+    assert deploy(served, "-y").changed == []
+
+
+def test_changed_packages_are_named_and_servers_restart_on_the_right_ones(served: Node, tmp_path: Path) -> None:
+    """Whether the change was there before their start or came after it: what they have loaded since, nobody knows."""
+    older = wheel(tmp_path, "mdurl", "0.0.9", {"mdurl/__init__.py": ""})
+    served.run(f"base64 -d >{OLDER}", text=base64.b64encode(older.read_bytes()).decode())
+    version = f"{ENV}/bin/python -c 'import importlib.metadata as m; print(m.version(\"mdurl\"))'"
+    locked = out(served, version)
+    for command in PACKAGES.values():
+        out(served, command)
+    out(served, f"systemctl stop {UNITS[2]}")
+    before = pids(served)
+
+    dry = deploy(served, "--dry")
+    named = (
+        f"env: package mdurl is 0.0.9, the lock says {locked}", "env: package shellingham is missing",
+        "markdown_it/main.py is missing", "wcwidth/__init__.py is changed", "by_hand.pth is extra",
+    )  # fmt: skip
+    assert all(name in dry.output for name in named), dry.output
+    assert "decode: restarts, this run repairs its packages" in dry.output
+    assert "router: starts, it is inactive" in dry.output
+
+    mended = deploy(served, "-y")
+    assert [name.partition(" sglang")[0] for name in mended.changed] == [
+        "Runtime | Release", "Services | Running: prefill, decode", "Services | Running: router"
+    ], mended.output  # fmt: skip
+    after = pids(served)
+    assert not set(before.values()) & set(after.values()) and answers(served)
+    assert out(served, version) == locked
+    assert served.run(f"{ENV}/bin/python -c 'import markdown_it.main, shellingham'").returncode == 0
+    recorded = json.loads(out(served, "cat /run/sglang-pd/decode/fingerprint.json"))["packages"]
+    assert out(served, f"sha256sum <{ROOT}/current/env/.pd-env.json").split()[0] == recorded
+    assert deploy(served, "-y").changed == []
+
+
+def test_servers_that_a_repair_did_not_restart_are_restarted_by_the_next_run(served: Node) -> None:
+    """A run that broke off in between, or a repair by hand: the record is another than the one that they began with."""
+    spec = out(served, f"ls {ROOT}/locks/$(basename $(readlink {ROOT}/current)).json")
+    out(served, f"echo '# by hand' >>{SITE}/mdurl/_parse.py && {ROOT}/bin/pd-build repair --spec {spec}")
+    dry = deploy(served, "--dry")
+    assert dry.planned == ["Services | Running: prefill, decode"]
+    assert "decode: restarts, it was started with another state of its packages" in dry.output
+    # the run waits for what systemd has in line behind the network, instead of taking it for failed
+    slow = "[Unit]\nBefore=network-online.target\n[Service]\nType=oneshot\nExecStart=sh -c 'until [ -e /run/go ]; do sleep 0.2; done'\n"
+    served.run(f"cat >{SYSTEMD}/slow.service", text=slow)
+    wants = f"{SYSTEMD}/network-online.target.wants/slow.service"
+    out(served, f"mkdir -p {SYSTEMD}/network-online.target.wants && ln -s ../slow.service {wants} && "
+        "systemctl daemon-reload && systemctl stop network-online.target && "
+        "systemd-run -q sh -c 'until systemctl list-jobs | grep -q \"prefill.service.*waiting\"; do sleep 0.2; done; sleep 2; touch /run/go'")  # fmt: skip
+    try:
+        run = deploy(served, "-y")
+        assert run.status == 0, run.output
+        assert "prefill: queued by systemd behind another unit" in run.output
+    finally:
+        out(served, f"touch /run/go; rm {wants} {SYSTEMD}/slow.service; systemctl daemon-reload")
+        until(lambda: states(served) == ["active"] * 3, "it serves", START_LIMIT)
+        served.run("rm /run/go")
+    assert deploy(served, "-y").changed == []
+
+
+def test_what_the_service_user_cannot_read_is_refused_before_anything_stops(served: Node) -> None:
+    """Root reads it, so nothing else would tell before the new servers fail."""
+    before = pids(served)
+    out(served, f"install -d -m 700 /srv/private && cp -r {ROOT}/models/rehearsal-qwen2 /srv/private/model")
+    try:
+        run = deploy(served, "-y", model_dir="/srv/private/model")
+    finally:
+        out(served, "rm -r /srv/private")
+    assert run.status != 0 and "Traceback" not in run.output
+    assert "host/user/reads: servers run as sglang: it may not enter /srv/private (700 root:root)" in run.output
+    assert pids(served) == before
