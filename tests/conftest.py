@@ -26,7 +26,8 @@ class Checkout:
         self.folder = folder
         for name in ("config.py", "deploy.py", "inventory.py"):
             shutil.copy(REPOSITORY / name, folder)
-        shutil.copytree(REPOSITORY / "group_data", folder / "group_data", ignore=shutil.ignore_patterns("__pycache__"))
+        (folder / "group_data").mkdir()
+        shutil.copy(REPOSITORY / "group_data" / "all.py", folder / "group_data")
         for name in ("files", "tasks", "templates"):
             (folder / name).symlink_to(REPOSITORY / name)
 

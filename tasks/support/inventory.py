@@ -15,9 +15,10 @@ from pyinfra.context import ctx_state
 Host = str | tuple[str, dict[str, Any]]
 
 
-def groups(hosts: Sequence[Host], **more: Sequence[Host]) -> dict[str, list[Host]]:
+def groups(hosts: Sequence[Host], group_data: bool = True, **more: Sequence[Host]) -> dict[str, list[Host]]:
     """Groups for an inventory: every host in one of its own name, besides those in `more`.
 
+    group_data: False where hosts bring all their settings themselves: what lies there is for another inventory.
     Raises PyinfraError for an inventory without hosts, a --limit that matches none of them, and a file in
     group_data that no group reads.
     """
@@ -31,7 +32,7 @@ def groups(hosts: Sequence[Host], **more: Sequence[Host]) -> dict[str, list[Host
     inventory = Path(parameters.get("inventory") or "inventory.py")
     known = [*found, "all", "hosts", inventory.stem]  # pyinfra makes groups of the file's name and its variables
     _check_limit(parameters.get("limit") or (), names, known)
-    for folder in dict.fromkeys(place.resolve() for place in (Path(), inventory.parent)):
+    for folder in dict.fromkeys(place.resolve() for place in (Path(), inventory.parent) if group_data):
         _check_group_data(folder / "group_data", known)
     _without_a_terminal(parameters)
     return found

@@ -8,6 +8,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # pyinfra runs thi
 
 from tasks.support.inventory import groups
 from tests.node import Node
+from tests.node.settings import of_node
 
 _node = Node(os.environ.get("NODE", "rehearsal"))
 
@@ -19,8 +20,9 @@ hosts = [
             "ssh_user": "root",
             "ssh_key": str(_node.ssh_key),
             "ssh_known_hosts_file": str(_node.known_hosts),
+            **of_node(),
         },
     ),
 ]
 
-globals().update(groups(hosts))
+globals().update(groups(hosts, group_data=False))

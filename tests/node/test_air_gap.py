@@ -20,8 +20,8 @@ from tests.node import wheels
 from tests.node.asking import UNITS, answers, out
 from tests.node.closed import Tried, closed
 from tests.node.deploying import Result, deploy
-from tests.node.group_data.rehearsal import release
 from tests.node.node import Node
+from tests.node.settings import RELEASE
 from tests.node.test_release import GPU_HOST
 
 WHEELS = "/srv/wheels"
@@ -61,7 +61,7 @@ def gap(bare_node: Callable[..., Node], tmp_path_factory: pytest.TempPathFactory
     wheels.copy(node, folder, WHEELS)
     packages = [
         package
-        for name in (release, *([GPU_RELEASE] if WHOLE else []))
+        for name in (RELEASE, *([GPU_RELEASE] if WHOLE else []))
         for package in debian_packages(catalogue.manifest(name), [wheels.python(node)])
     ]
     out(node, f"apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -y -q install {' '.join(packages)}")

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import Checkout
 from tests.node import debian, network, traces
 from tests.node.node import REPOSITORY, Node
 from tests.node.process import NodeError
+from tests.node.settings import REHEARSAL, of_node
 
 MakeNode = Callable[..., Node]
 GPUS = 8
@@ -115,6 +117,22 @@ def test_pyinfra_sees_this_machines_package_settings(node: Node) -> None:
     settings = re.findall(r'^(\w+)="(.*)"$', say(node, "cat /etc/environment"), re.MULTILINE)
     for name, value in settings:
         assert f"{name}={value}" in ran.stdout + ran.stderr
+
+
+def test_takes_nothing_from_the_users_own_group_data(node: Node, checkout: Checkout) -> None:
+    (checkout.folder / "tests").symlink_to(REPOSITORY / "tests")
+    own = checkout.folder / "group_data"
+    (own / "gpu-1.example.com.py").write_text("model_dir = '/data/models/mine'\n")  # a host of the user's inventory
+    for group in ("rehearsal", "hosts", "inventory"):  # groups that this inventory has too
+        (own / f"{group}.py").write_text("context_length = 4096\nmodel_dir = '/data/models/mine'\n")
+    line = checkout.command("--json", inventory="tests/node/inventory.py", operations="debug-inventory")
+    ran = subprocess.run(
+        line, cwd=checkout.folder, env={**checkout.environment, "NODE": node.name}, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
+    (host,) = json.loads(ran.stdout)
+    assert (host["data"]["context_length"], host["data"]["model_dir"]) == (REHEARSAL["context_length"], None)
+    assert {**host["data"], **of_node()} == host["data"]
 
 
 # -- recorded hardware

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from tasks.plan.host.answers import PYTHON_OF
-from tests.node.group_data.rehearsal import release, torch_wheel
 from tests.node.node import STORE, Node
 from tests.node.process import command
+from tests.node.settings import RELEASE, TORCH_WHEEL
 
 
 def python(node: Node) -> str:
@@ -20,13 +20,13 @@ def python(node: Node) -> str:
     return PYTHON_OF[system["ID"], system["VERSION_ID"]]
 
 
-def of(node: Node, *routers: str, name: str = release) -> Path:
+def of(node: Node, *routers: str, name: str = RELEASE) -> Path:
     """A folder with every wheel of a release for the node's Python, by make wheelhouse; kept below .node for later."""
     folder = STORE / f"wheels-{name}"
     for router in routers:
         line = [sys.executable, "-m", "tools.wheelhouse", name, python(node), "--dest", str(folder)]
         line += ["--router", router]
-        command(*line, "--torch-wheel", torch_wheel)
+        command(*line, "--torch-wheel", TORCH_WHEEL)
     return folder
 
 

@@ -3,10 +3,8 @@
 Nothing here is imported by the code under test, and nothing of it is replaced.
 """
 
-import runpy
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from inspect import ismodule
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +24,7 @@ from tasks.plan.settings import settings as settings_module
 from tasks.plan.settings.settings import Settings
 from tasks.support import catalogue
 from tests.node import hardware as recorded_hardware
+from tests.node.settings import DEFAULTS, variables
 from tests.plan import proofs
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -36,14 +35,8 @@ GPU_NAME = "NVIDIA RTX PRO 6000 Blackwell Server Edition"
 # ---- settings
 
 
-def group_data(path: Path) -> dict[str, object]:
-    """The variables of a group_data file; like pyinfra, without what it imports."""
-    found = runpy.run_path(str(path))
-    return {name: v for name, v in found.items() if not name.startswith("__") and not (callable(v) or ismodule(v))}
-
-
 def defaults() -> dict[str, object]:
-    return group_data(REPOSITORY / "group_data" / "all.py")
+    return variables(DEFAULTS)
 
 
 def settings(**changes: object) -> Settings:

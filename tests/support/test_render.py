@@ -18,12 +18,12 @@ from tasks.plan.phases.verify import verify_config
 from tasks.plan.plan import Plan
 from tasks.plan.service.instances import Instance
 from tasks.support import render
+from tests.node.settings import REHEARSAL
 from tests.plan.builders import (
     API_KEY,
     REPOSITORY,
     TWO_SOCKETS,
     catalogue_plan,
-    group_data,
     hardware,
     manifest,
     plan,
@@ -51,11 +51,8 @@ TWO_EACH = {"prefill_tensor_parallel": 2, "decode_tensor_parallel": 2}
 
 
 def node_plan(folder: Path) -> Plan:
-    """The host of tests/node/inventory.py: the group_data beside it, and the hardware that the node replays."""
-    data: dict[str, object] = {}
-    for path in sorted((REPOSITORY / "tests" / "node" / "group_data").glob("*.py")):
-        data |= group_data(path)
-    return catalogue_plan(data, recorded("rtx-pro-6000-x8", folder))
+    """The host of tests/node/inventory.py: its settings, and the hardware that the node replays."""
+    return catalogue_plan(REHEARSAL, recorded("rtx-pro-6000-x8", folder))
 
 
 HOSTS: dict[str, Callable[[Path], Plan]] = {
