@@ -10,11 +10,24 @@ A name that this file does not have is refused. So is a value of the wrong type.
 
 # ---- Model -----------------------------------------------------------------------------------------------------------
 
-model = "deepseek-v4-flash-nvfp4"  # name of a profile in files/models
-model_dir = None  # folder on the host that holds the model already; None = fetch it into a folder below state_dir
+# Which model (docs/models.md): the name of a profile, or "auto" = what model_dir holds; without a model_dir, profile
+# deepseek-v4-flash-nvfp4.
+model = "auto"
+# Folder on the host that holds the model already: all that a profile leaves out is read from it. None = fetch the model
+# into a folder below state_dir.
+model_dir = None
+# Folder with your own profiles, one NAME.yaml each; on your machine, relative to where you run pyinfra
+model_profiles = None
+served_name = None  # what clients call the model; None = the profile's served_name, else the folder's name
 model_hub = None  # URL of a mirror of the model hub; None = the hub itself
 model_revision = None  # commit of the model's repository on the hub; None = the commit that the profile pins
-context_length = 131072  # tokens of prompt and answer together, the same for every server
+# Tokens of prompt and answer together, the same for every server. A model that ends earlier sets a smaller one.
+context_length = 131072
+# Questions with a known answer (docs/models.md): a list of {"name", "prompt", "expect", "match", "max_tokens"}.
+# None = the profile's.
+questions = None
+# Sent with each question to the model's chat template, such as {"enable_thinking": False}; None = what the profile says
+chat_template_kwargs = None
 
 # ---- Layout ----------------------------------------------------------------------------------------------------------
 

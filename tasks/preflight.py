@@ -16,6 +16,7 @@ from tasks.facts.existing import ExistingEnvironment
 from tasks.facts.hardware import Hardware as HardwareFact
 from tasks.facts.history import ReleaseHistory, Text
 from tasks.facts.listeners import Listeners
+from tasks.facts.model import ModelFolder
 from tasks.facts.planned import Planned
 from tasks.facts.release import ReleaseState
 from tasks.facts.system import System as SystemFact
@@ -25,8 +26,8 @@ from tasks.plan.errors import PlanError
 from tasks.plan.findings import Finding, Level, Refused, error, named
 from tasks.plan.host import answers as reading
 from tasks.plan.host.answers import Answer, Hardware, System
-from tasks.plan.model import kept
-from tasks.plan.model.profile import ModelProfile
+from tasks.plan.model import derive, folder, kept
+from tasks.plan.model.profile import ModelProfile, Stated
 from tasks.plan.phases.runtime import lock_files
 from tasks.plan.phases.system import KERNEL_LIMITS, KERNEL_SETTINGS, debian_packages, directories
 from tasks.plan.plan import Plan
@@ -49,7 +50,7 @@ class Seen:
 
     settings: Settings
     offered: tuple[Manifest, ...]  # releases that the setting stands for: one, unless it is "auto"
-    profile: ModelProfile
+    stated: Stated  # of the model, before its folder is read
     paths: Paths
     history: History
     held_on: Description | None  # a release that the host keeps and goes back to, or is pinned to
@@ -110,14 +111,16 @@ def judge_system(seen: Seen, manifest: Manifest) -> None:
 def _examined() -> Seen:
     wanted = settings.load(host.data.dict())
     offered = catalogue.offered(wanted.release)  # one, unless it is "auto"
-    profile = catalogue.profile(wanted.model)
+    stated = catalogue.stated(wanted.model, wanted.model_dir, wanted.model_profiles)
     check_silenced(wanted.silenced_checks, IDS)
     if wanted.release != choice.AUTO:
-        rules.check(wanted, offered[0], catalogue.accepted_arguments(offered[0]), profile)
+        if not stated.missing:  # else when the folder is read
+            profile, _ = derive.settled(stated, None, wanted.served_name)
+            rules.check(wanted, offered[0], catalogue.accepted_arguments(offered[0]), profile)
         rules.check_router(wanted, offered[0], catalogue.router_arguments(offered[0], wanted.router))
     variable = wanted.router_api_key_env
     api_key = key_of(variable, os.environ.get(variable, "")) if variable else None
-    paths = Paths.of(wanted, profile)
+    paths = Paths.of(wanted, stated)
     lock.take(wanted)
 
     releases = history.read(
@@ -142,13 +145,15 @@ def _examined() -> Seen:
         system = reading.read_system(of_system)
     of_cards: Mapping[str, Answer] = host.get_fact(HardwareFact)
     answers = {**of_system, **of_cards}
-    return Seen(wanted, offered, profile, paths, releases, held_on, api_key, now, answers, system)
+    return Seen(wanted, offered, stated, paths, releases, held_on, api_key, now, answers, system)
 
 
 def _admitted(seen: Seen) -> Plan:
     manifest = _asked_for(seen)
     judged_by = seen.held_on.release.manifest if seen.held_on else manifest
     judge_system(seen, judged_by)
+    model = _model(seen)
+    rules.check(seen.settings, manifest, catalogue.accepted_arguments(manifest), model.profile)
 
     of_ports: Mapping[str, Answer] = host.get_fact(Listeners)
     hardware = _hardware(seen)
@@ -156,14 +161,14 @@ def _admitted(seen: Seen) -> Plan:
     found = replace(found, answers={**found.answers, **of_ports})
     of_hardware = checks.judged(found, "hardware")
 
-    plan = seen.plan = _planned(seen, hardware, _own(seen, manifest, hardware), of_hardware)
+    plan = seen.plan = _planned(seen, hardware, model, _own(seen, manifest, hardware), of_hardware)
     told = _answers_for(plan)
     if plan.fetches:
-        folder, name = plan.fetches
-        plan = seen.plan = replace(plan, kept=kept.read(told, name, str(plan.model_revision), folder))
+        where, name = plan.fetches
+        plan = seen.plan = replace(plan, kept=kept.read(told, name, str(plan.model_revision), where))
     found = replace(found, answers={**found.answers, **told}, known_plan=plan)
     seen.add(*of_hardware, *checks.judged(found, "plan"))
-    for line in rules.cautions(seen.settings, plan.release.manifest):
+    for line in rules.cautions(plan.release.manifest, plan.context_length):
         logger.warning(f"{host.print_prefix}{line}")
     return replace(plan, findings=seen.findings, built=_built(plan))
 
@@ -176,10 +181,40 @@ def _asked_for(seen: Seen) -> Manifest:
     with named(choice.CHECK):
         chosen = choice.choose(seen.offered, hardware, seen.system, seen.settings)
     logger.info(f"{host.print_prefix}{chosen.reason}")
-    rules.check(seen.settings, chosen.manifest, catalogue.accepted_arguments(chosen.manifest), seen.profile)
     router = catalogue.router_arguments(chosen.manifest, seen.settings.router)
     rules.check_router(seen.settings, chosen.manifest, router)
     return chosen.manifest
+
+
+@dataclass(frozen=True)
+class Model:
+    """A whole profile, and what of it the model's folder filled."""
+
+    profile: ModelProfile
+    derived: tuple[str, ...]
+    told: str
+
+
+def _model(seen: Seen) -> Model:
+    """The model as the settings, its profile and its folder say together. Raises Refused, one line a fault."""
+    wanted, stated, path = seen.settings, seen.stated, seen.paths.model
+    brought = bool(wanted.model_dir or (stated.source and stated.source.directory))
+    found = None
+    if not (stated.source and stated.source.bundled) or brought:
+        answers = host.get_fact(ModelFolder, directory=path, user=wanted.service_user)
+        with named("model/files/there"):
+            found = folder.read(answers, path)
+            if brought:
+                derive.check_folder(found, wanted.service_user)
+    if found and not (brought or (found.config and found.size)):
+        found = None  # it is fetched by this run
+    with named("model/profile/agrees"):
+        profile, derived = derive.settled(stated, found, wanted.served_name)
+        shaped = derive.shape_of(stated, found) if found else None
+    told = derive.told(profile, shaped, profile.context(wanted.context_length)) if shaped else ""
+    if told and derived:
+        logger.info(f"{host.print_prefix}model {profile.name}, read from {path}: {told}")
+    return Model(profile, derived, told)
 
 
 def _hardware(seen: Seen) -> Hardware:
@@ -187,12 +222,12 @@ def _hardware(seen: Seen) -> Hardware:
         return reading.read_hardware(seen.answers)
 
 
-def _planned(seen: Seen, hardware: Hardware, own: Description, of_hardware: tuple[Finding, ...]) -> Plan:
+def _planned(seen: Seen, hardware: Hardware, model: Model, own: Description, of_hardware: tuple[Finding, ...]) -> Plan:
     """The plan for the release of the settings, or for the one that the host goes back to or is pinned to.
 
     of_hardware: findings to be told with a placement that cannot be.
     """
-    wanted, profile, paths, held_on = seen.settings, seen.profile, seen.paths, seen.held_on
+    wanted, profile, paths, held_on = seen.settings, model.profile, seen.paths, seen.held_on
     described, pin = own, None
     if held_on and held_on.release.id != own.release.id:  # where the settings name it too, nothing holds the host there
         described, pin = held_on, seen.history.pin or _new_pin(held_on, own, wanted.rollback_reason)
@@ -208,6 +243,7 @@ def _planned(seen: Seen, hardware: Hardware, own: Description, of_hardware: tupl
     return Plan(
         wanted, release, profile, paths, seen.system, hardware, every, catalogue.uv_lock(), seen.api_key,
         arguments=described.arguments, history=seen.history, pin=pin, asked=own.release if pin else None,
+        derived=model.derived, model_told=model.told,
     )  # fmt: skip
 
 

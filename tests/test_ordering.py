@@ -55,6 +55,7 @@ CHANGING = ("install", "mkdir", "rm", "mv", "cp", "chown", "chmod", "ln", "touch
 # What the fact or the command says that an answer belongs to, a part of its text.
 SYSTEM, HARDWARE, LISTENERS = "section uid id -u", "section driver driver", "section listeners"
 RUNS, KEPT, SECRET = "section lock holder", "section current", "section secret secret"
+MODEL = "section folder there"
 PLANNED, PATHS, UNITS, BINDINGS, ANSWERS = (
     "section variables",
     "sha256sum <",
@@ -137,6 +138,7 @@ def bare_host(changes: Mapping[str, object] | None = None) -> dict[str, object]:
             | places(PLAN)
         ),
         PATHS: there,
+        MODEL: printed({"folder": Answer(0, ""), "content": Answer(0, "")}),
         SECRET: printed({"secret": Answer(0, ""), "left": Answer(0, "")}),
         UNITS: printed(units),
         BINDINGS: printed(bound),

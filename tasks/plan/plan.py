@@ -9,7 +9,8 @@ from typing import Any
 from tasks.plan.files import WantedFile
 from tasks.plan.findings import Finding
 from tasks.plan.host.answers import Hardware, System
-from tasks.plan.model import kept
+from tasks.plan.model import kept, memory
+from tasks.plan.model.memory import Fit
 from tasks.plan.model.profile import ModelProfile
 from tasks.plan.release.history import NOTHING, History, Pin
 from tasks.plan.release.manifest import Release
@@ -39,6 +40,8 @@ class Plan:
     asked: Release | None = None  # that the settings ask for, where a pin holds the host on another
     kept: kept.Kept = kept.NOTHING  # revisions of a model that is fetched
     built: Mapping[str, Any] | None = None  # the release as the fact ReleaseState found it, None where it is not there
+    derived: tuple[str, ...] = ()  # fields of the profile that were read from the model's folder
+    model_told: str = ""  # what was read there, in one line; "" where there was nothing to read
 
     @property
     def workers(self) -> tuple[Instance, ...]:
@@ -142,6 +145,23 @@ class Plan:
             return []
         parts = ((self.release.existing.servers, "sglang,torch"), (self.release.existing.router, self.router.package))
         return [[part.python, modules, *self.release.existing.paths] for part, modules in parts]
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of prompt and answer together."""
+        return self.profile.context(self.settings.context_length)
+
+    @property
+    def fits(self) -> dict[str, Fit]:
+        """What each server does with the smallest of its cards, by name."""
+        size = {gpu.index: gpu.memory_mib for gpu in self.hardware.gpus}
+        settings = self.settings
+        return {
+            worker.name: memory.fit(
+                self.profile, settings.roles[worker.role], min(size[gpu] for gpu in worker.gpus), settings.speculative
+            )
+            for worker in self.workers
+        }
 
     @property
     def model_revision(self) -> str | None:

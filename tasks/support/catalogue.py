@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from tasks.plan.errors import PlanError, nearest
 from tasks.plan.files import WantedFile
-from tasks.plan.model.profile import ModelProfile
+from tasks.plan.model.folder import name_of
+from tasks.plan.model.profile import Source, Stated
 from tasks.plan.release import lock
 from tasks.plan.release.choice import AUTO
 from tasks.plan.release.history import Description
@@ -20,8 +21,10 @@ from tasks.plan.release.patches import HOOK, Patch, PatchManifest, check, unknow
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS, MODELS, KERNELS, TOOLS = (ROOT / "files" / name for name in ("locks", "models", "kernels", "bin"))
+DEFAULT_MODEL = "deepseek-v4-flash-nvfp4"  # of model = "auto" without a model_dir
 
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
 
 
 def manifest(name: str) -> Manifest:
@@ -134,12 +137,37 @@ def router_arguments(found: Manifest, router: RouterPackage) -> frozenset[str]:
     return frozenset(file.read_text().split()) if file.is_file() else frozenset()
 
 
-def profile(name: str) -> ModelProfile:
-    """A model profile. Raises PlanError for an unknown name or a profile with faults."""
-    known = sorted(path.stem for path in MODELS.glob("*.yaml"))
-    if name not in known:
-        raise PlanError(f"unknown model {name!r}: files/models holds {', '.join(known)}.{nearest(name, known)}")
-    return _typed(ModelProfile, MODELS / f"{name}.yaml")
+def stated(name: str, model_dir: str | None = None, own: str | None = None) -> Stated:
+    """What is said of the model that the settings name, before its folder is read.
+
+    name, model_dir: the settings. own: a folder with more profiles than files/models. Raises PlanError, one line a
+    fault: an unknown name, a profile with faults.
+    """
+    folders = {path.stem: path for path in sorted(MODELS.glob("*.yaml"))}
+    where = "files/models"
+    if own is not None:
+        if not Path(own).is_dir():
+            raise PlanError(f"setting model_profiles = {own!r}: no such folder on this machine")
+        theirs = {path.stem: path for path in sorted(Path(own).glob("*.yaml"))}
+        if both := sorted(theirs.keys() & folders.keys()):
+            raise PlanError(f"{own}/{both[0]}.yaml: files/models has a {both[0]} too, give yours another name")
+        folders |= theirs
+        where = f"files/models with {own}"
+    if name == AUTO:
+        called = name_of(model_dir) if model_dir else DEFAULT_MODEL
+        alike = [known for known in folders if known.casefold() == called.casefold()]
+        if not alike:
+            return Stated(called, Source(directory=model_dir))
+        name = alike[0]
+    if name not in folders:
+        raise PlanError(
+            f"unknown model {name!r}: {where} holds {', '.join(folders)}. For a model of your own set model = "
+            f'"auto" and model_dir (docs/models.md).{nearest(name, list(folders))}'
+        )
+    found = _read(Stated.of, folders[name])
+    if found.name != name:
+        raise PlanError(f"{_shown(folders[name])} calls itself {found.name!r}: name and file must agree")
+    return found
 
 
 def patch(folder: Path) -> Patch:
@@ -195,9 +223,14 @@ def _lock(folder: Path, name: str) -> str:
 
 
 def _typed(kind: type[M], path: Path) -> M:
+    return _read(kind.model_validate, path)
+
+
+def _read(parse: Callable[[Any], T], path: Path) -> T:
+    """Raises PlanError, one line a fault."""
     where = _shown(path)
     try:
-        return kind.model_validate(yaml.safe_load(path.read_text()))
+        return parse(yaml.safe_load(path.read_text()))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise PlanError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
     except ValidationError as error:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tasks.plan.model import derive
 from tasks.support import catalogue
 from tests.gpu import random_model
 from tests.gpu.random_model import SMALL_BLOCK, Block, Shape, bfloat16, sharded, tensors, tokenizer
@@ -179,7 +180,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_the_profile_describes_what_the_defaults_write() -> None:
     shape = Shape()
-    profile = catalogue.profile("random-qwen2-7b")
+    profile, _ = derive.settled(catalogue.stated("random-qwen2-7b"), None, None)
     assert (profile.heads, profile.kv_heads) == (shape.heads, shape.kv_heads)
     assert profile.maximum_context == shape.context
     assert profile.size_gb * 1e9 > sum(tensor.values for tensor in tensors(shape)) * 2

@@ -24,12 +24,16 @@ SETTINGS: dict[str, tuple[dict[str, object], str]] = {
     "unknown release": ({"release": "sglang-0.5.23-cu131"}, "unknown release 'sglang-0.5.23-cu131': files/locks holds"),
     "unknown model": ({"model": "deepseek-v4"}, "unknown model 'deepseek-v4': files/models holds"),
     "heads": ({"prefill_tensor_parallel": 3}, "setting prefill_tensor_parallel = 3 does not divide the 4 attention heads"),
-    "missing model": ({"model_dir": "/srv/no-model"}, "model /srv/no-model holds no config.json"),
+    "missing model": ({"model_dir": "/srv/no-model"}, "model/files/there: model /srv/no-model: no such folder on this host, so it holds no config.json"),
     "absent GPU": ({"prefill_gpus": "[8]"}, "setting prefill_gpus names GPU 8, this host has GPU 0-7"),
     "GPU for two roles": ({"prefill_gpus": "[0]", "decode_gpus": "[0]"}, "both name GPU 0"),
     "not on the node": ({"prefill_gpus": "[4]", "prefill_numa_node": 0}, "setting prefill_numa_node = 0, but GPU 4 of prefill_gpus is on node 1; topo -m says 'GPU4"),
     "renamed argument": ({"decode_arguments": '["--cuda-graph-max-bs","64"]'}, "use --cuda-graph-max-bs-decode"),
-    "context too long": ({"context_length": 4096}, "setting context_length = 4096: rehearsal-qwen2 ends at 2048"),
+    "another model's profile": ({"model": "deepseek-v4-flash-nvfp4", "model_dir": "/srv/whole"}, "model/profile/agrees: profile deepseek-v4-flash-nvfp4 says 64 attention heads (heads), config.json of /srv/whole 4"),
+    "an empty config.json": ({"model": "auto", "model_dir": "/srv/empty"}, "model/files/there: model /srv/empty: its config.json is no JSON object, or an empty one"),
+    "half a config.json": ({"model": "auto", "model_dir": "/srv/half"}, "model/profile/agrees: model /srv/half: its config.json leaves out num_attention_heads"),
+    "files that the index names": ({"model": "auto", "model_dir": "/srv/cut"}, "model/files/there: model /srv/cut: its index names model-2.safetensors, not there"),
+    "a model behind a closed door": ({"model": "auto", "model_dir": "/srv/closed/model"}, "model/files/there: model /srv/closed/model: service_user = 'sglang' cannot enter this folder"),
     "no room": ({"minimum_free_disk_gb": 100000}, "GB free, 100000 GB are needed"),
     "no wheel folder": ({"package_wheelhouse": "/srv/none"}, "package_wheelhouse /srv/none is not a folder on this host: fill it with `make wheelhouse RELEASE=sglang-0.5.20-cpu PYTHON="),
     "a wheel folder that lacks wheels": ({"package_wheelhouse": "/srv"}, "package_wheelhouse /srv lacks aiohappyeyeballs=="),
@@ -49,8 +53,24 @@ HARDWARE: dict[str, tuple[str, dict[str, object], str]] = {
 }  # fmt: skip
 
 
+# Folders of models, whole, half and closed: names -> what makes them.
+MODELS = f"""cd /srv && mkdir -p whole empty half cut closed/model
+cat >whole/config.json <<'END'
+{(REPOSITORY / "files/models/rehearsal-qwen2/config.json").read_text()}
+END
+echo '{{}}' >empty/config.json
+echo '{{"architectures": ["Qwen2ForCausalLM"], "num_hidden_layers": 3}}' >half/config.json
+cp whole/config.json cut/
+echo '{{"weight_map": {{"a": "model-1.safetensors", "b": "model-2.safetensors"}}}}' >cut/model.safetensors.index.json
+for folder in whole empty half; do echo weights >$folder/model.safetensors; done
+echo weights >cut/model-1.safetensors
+cp whole/* closed/model/ && chmod 700 closed"""
+
+
 @pytest.fixture(scope="module")
 def untouched(node: Node) -> str:
+    made = node.run(MODELS)
+    assert made.returncode == 0, made.stderr
     return fingerprint(node)
 
 

@@ -76,7 +76,7 @@ def test_dry_run_shows_the_full_plan_of_the_recorded_host(served: Node) -> None:
     """4+4 GPUs and the GPU release: planned here, served elsewhere."""
     result = subprocess.run(
         command_line("--dry", "--diff", release="sglang-0.5.23-cu130", model="deepseek-v4-flash-nvfp4",
-                     model_dir="/opt/sglang-pd/models/rehearsal-qwen2", context_length=131072,
+                     context_length=131072,
                      prefill_tensor_parallel=4, decode_tensor_parallel=4, minimum_free_disk_gb=0,
                      minimum_memory_gb_per_gpu=0.1),
         cwd=REPOSITORY, env=environment(served), capture_output=True, text=True, stdin=subprocess.DEVNULL,

@@ -11,6 +11,7 @@ from typing import Any
 
 from tasks.plan.host import answers as reading
 from tasks.plan.host.answers import Answer, Hardware, System
+from tasks.plan.model import derive
 from tasks.plan.model.profile import ModelProfile
 from tasks.plan.plan import Plan
 from tasks.plan.proof import judgement as proof
@@ -301,7 +302,8 @@ def catalogue_plan(data: Mapping[str, object], found: Hardware, api_key: str | N
     named = catalogue.manifest(wanted.release)
     patches = catalogue.chosen_patches(named, wanted.patches, wanted.patch_dir)
     described = catalogue.described(named, "3.11", wanted.torch_wheel, wanted.router, patches)
-    made = plan(wanted, found, described.release, catalogue.profile(wanted.model), api_key)
+    profile, _ = derive.settled(catalogue.stated(wanted.model), None, wanted.served_name)
+    made = plan(wanted, found, described.release, profile, api_key)
     return replace(made, arguments=described.arguments)
 
 

@@ -152,11 +152,11 @@ def loads(plan: Plan) -> list[tuple[int, int]]:
 def config_file(plan: Plan) -> WantedFile:
     """What pd-bench is told. Raises PlanError for a load that the service cannot take."""
     settings, paths = plan.settings, plan.paths
-    too_long = [load for load in loads(plan) if sum(load) > settings.context_length]
+    too_long = [load for load in loads(plan) if sum(load) > plan.context_length]
     if too_long:
         raise PlanError(
             *(
-                f"setting bench_loads: {a}/{b} needs {a + b} tokens, context_length is {settings.context_length}: "
+                f"setting bench_loads: {a}/{b} needs {a + b} tokens, context_length is {plan.context_length}: "
                 "choose others (LOADS=... of make bench-serving)"
                 for a, b in too_long
             )

@@ -58,7 +58,7 @@ def json_object(text: str) -> dict[str, Any] | None:
     """What a tool or a file of the host says in JSON; None where it is no object, whatever else it is."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # the second: brackets in brackets, thousands deep
         return None
     return value if isinstance(value, dict) else None
 

@@ -57,8 +57,7 @@ def pairs(workers: tuple[Instance, ...]) -> list[dict[str, Any]]:
 
 def page_bytes(buffer: KvBuffer, profile: ModelProfile, parallel: int) -> int:
     """Bytes of one page of one buffer in one rank: KV heads are split over the ranks as far as they go."""
-    share = -(-buffer.page_bytes // min(parallel, profile.kv_heads))
-    return -(-share // 4) * 4  # the probe compares words of 4 bytes
+    return -(-profile.rank_bytes(buffer, parallel) // 4) * 4  # the probe compares words of 4 bytes
 
 
 def pages(profile: ModelProfile) -> int:

@@ -217,7 +217,7 @@ def _versions(plan: Plan, proof: Mapping[str, Any] | None) -> dict[str, str]:
         "system": plan.system.os_name,
         "model": plan.profile.name,
         "model revision": plan.model_revision if plan.profile.source.hub else None,
-        "context length": f"{settings.context_length} tokens",
+        "context length": f"{plan.context_length} tokens",
         "transfer backend": settings.transfer_backend,
         "proof's driver": ((proof or {}).get("depends") or {}).get("driver"),
     }

@@ -189,7 +189,7 @@ def _worker(
         ("--host", role.address),
         ("--port", str(role.port + step)),
         ("--mem-fraction-static", _fraction(role.mem_fraction)),
-        ("--context-length", str(settings.context_length)),
+        ("--context-length", str(profile.context(settings.context_length))),
     ]
     if role.chunked_prefill is not None:
         arguments.append(("--chunked-prefill-size", str(role.chunked_prefill)))

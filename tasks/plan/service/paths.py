@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 
 from tasks.plan.model.kept import folder_of
-from tasks.plan.model.profile import ModelProfile
+from tasks.plan.model.profile import ModelProfile, Stated
 from tasks.plan.settings.settings import Settings
 
 RUN = "/run/sglang-pd"
@@ -32,20 +32,17 @@ class Paths:
     layout: str
 
     @classmethod
-    def of(cls, settings: Settings, profile: ModelProfile) -> Paths:
-        own = settings.model_dir or profile.source.directory
-        revision = settings.model_revision or profile.source.revision
+    def of(cls, settings: Settings, profile: ModelProfile | Stated) -> Paths:
+        source = profile.source
+        own = settings.model_dir or (source and source.directory)
+        revision = settings.model_revision or (source and source.revision)
         fetched = folder_of(profile.name, revision) if revision else profile.name
+        bundled = f"{settings.root_dir}/models/{profile.name}" if source and source.bundled else None
         return cls(
             root=settings.root_dir,
             config=settings.config_dir,
             state=settings.state_dir,
-            model=own
-            or (
-                f"{settings.root_dir}/models/{profile.name}"
-                if profile.source.bundled
-                else f"{settings.state_dir}/models/{fetched}"
-            ),
+            model=own or bundled or f"{settings.state_dir}/models/{fetched}",
             layout=settings.layout,
         )
 

@@ -5,13 +5,13 @@ Read in SGLang 0.5.23 (kv_cache_builder.resolve_decode_retraction_backup), measu
 
 from __future__ import annotations
 
+from tasks.plan.model import memory
 from tasks.plan.model.profile import ModelProfile
 from tasks.plan.settings.roles import Decode
 
 OPTION = "--disaggregation-decode-retraction-backup"
 SIZE = "--hicache-size"  # GB of each rank's host pool
 SHARE = 0.2  # of the KV cache, where nobody names a size
-MIB, GB = 1 << 20, 1_000_000_000
 
 
 def arguments(role: Decode) -> list[tuple[str, ...]]:
@@ -34,8 +34,7 @@ def pinned_gb(role: Decode, profile: ModelProfile, memory_mib: int, known: tuple
         return 0.0
     if role.retraction_gb is not None:
         return float(role.retraction_gb)
-    cache = memory_mib * MIB / GB * role.mem_fraction - profile.size_gb / role.tensor_parallel
-    return max(0.0, SHARE * cache)
+    return SHARE * memory.fit(profile, role, memory_mib).kv
 
 
 def _plain(profile: ModelProfile) -> bool:

@@ -40,10 +40,6 @@ def check(settings: Settings, manifest: Manifest, accepted: frozenset[str], prof
         lines += unknown_arguments(manifest, accepted, role.arguments, f"{role.name}_arguments")
         if isinstance(role, Decode):
             lines += _retraction(manifest, accepted, role)
-    if settings.context_length > profile.maximum_context:
-        lines.append(
-            f"setting context_length = {settings.context_length}: {profile.name} ends at {profile.maximum_context}"
-        )
     lines += _not_served(settings, manifest, profile)
     lines += options.unknown(settings, sandbox.every(settings, Paths.of(settings, profile)))
     if lines:
@@ -79,11 +75,11 @@ def _retraction(manifest: Manifest, accepted: frozenset[str], role: Decode) -> l
     return []
 
 
-def cautions(settings: Settings, manifest: Manifest) -> list[str]:
-    """What is allowed but deserves a warning, one line each."""
-    if manifest.indexer_walks_whole_context and settings.context_length > LONG_CONTEXT:
+def cautions(manifest: Manifest, context: int) -> list[str]:
+    """What is allowed but deserves a warning, one line each. context: tokens that are served."""
+    if manifest.indexer_walks_whole_context and context > LONG_CONTEXT:
         return [
-            f"context_length = {settings.context_length}: the indexer of SGLang {manifest.sglang} walks "
+            f"context_length = {context}: the indexer of SGLang {manifest.sglang} walks "
             f"the whole maximum at every token; above {LONG_CONTEXT} that is slow, a later release or a patch mends it"
         ]
     return []

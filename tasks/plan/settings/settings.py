@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from tasks.plan.errors import PlanError, nearest, without_passwords
 from tasks.plan.settings import managed
+from tasks.plan.settings.questions import Golden
 from tasks.plan.settings.roles import KINDS, ROLES, Count, Decode, Port, Prefill, Role, Server, is_loopback
 
 Seconds = Annotated[int, Field(ge=1)]
@@ -99,9 +100,13 @@ class Settings(BaseModel):
 
     model: str
     model_dir: AbsolutePath | None
+    model_profiles: Annotated[str, Field(min_length=1)] | None
+    served_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$")] | None
     model_hub: Annotated[str, Field(pattern=r"^https?://\S+$")] | None
     model_revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None
     context_length: Annotated[int, Field(ge=128)]
+    questions: Annotated[list[Golden], Field(min_length=1)] | None
+    chat_template_kwargs: dict[str, Any] | None
 
     layout: Literal["pd", "single", "data_parallel"]
 

@@ -156,8 +156,11 @@ CASES: list[tuple[str, Changes, dict[str, object], Level, str]] = [
     ("host/ports/free", {"listeners": "0100007F:7530 9"}, {}, ERROR, "port 30000 of prefill (prefill_port) is taken by a process without a pid"),
     ("host/ports/ephemeral", {}, {"reserve_ports": False, "decode_port": 40000}, WARNING, "port 40000 (decode)|reserve_ports = True"),
     ("host/ports/ephemeral", {}, {"reserve_ports": False}, HEALTHY, "32768-60999"),
-    ("model/files/there", {}, {"model_dir": "/models/x"}, ERROR, "model /models/x holds no config.json"),
-    ("model/files/there", {"files": "/models/x/config.json"}, {"model_dir": "/models/x"}, HEALTHY, "is there"),
+    ("model/files/there", {}, {"model_dir": "/models/x"}, HEALTHY, "/models/x holds 146 GB of weights"),
+    ("model/memory/fits", {}, {}, HEALTHY, "decode: 36.5 GB of weights on each card of 102.6 GB, 60.6 GB for weights and KV cache"),
+    ("model/memory/fits", {}, {"decode_mem_fraction": 0.30}, ERROR, "some-model does not fit decode|30.3 GB for weights and KV cache|set decode_mem_fraction to 0.37 or more"),
+    ("model/memory/fits", {}, {"decode_tensor_parallel": 1}, ERROR, "146.0 GB of weights|share it over more GPUs (decode_tensor_parallel)|smaller quantization"),
+    ("model/memory/fits", {}, {"decode_mem_fraction": 0.37, "context_length": 1048576}, WARNING, "the KV cache of decode holds|one request may have 1,048,576|set context_length ="),
     ("release/transfer/there", {}, {"transfer_backend": "mooncake"}, ERROR, 'transfer_backend = "mooncake": release sglang-9.9-cu130 holds no mooncake-transfer-engine|set it to "nixl"'),
     ("release/auto/fits", {}, {}, HEALTHY, "setting release names sglang-0.5.23-cu130"),
     ("release/auto/fits", {}, {"release": "auto"}, HEALTHY, 'release "auto" is '),
@@ -190,6 +193,7 @@ def test_every_check_has_a_case_that_is_not_fine() -> None:
     """Except those that only say what reading found, whose faults end in a refusal before."""
     faulty = {check for check, _, _, level, _ in CASES if level is not HEALTHY} | set(UNREADABLE_ONLY)
     told_before = {"host/system/readable", "gpu/driver/answers", "gpu/placement/possible", "release/auto/fits"}
+    told_before |= {"model/files/there", "model/profile/agrees"}  # tests/plan/model
     elsewhere = {"gpu/topology/numa", "model/revision/pinned", "gpu/writes/collapse"}
     elsewhere |= {"release/environment/fits", "release/pin/none"}  # test_existing.py, test_kept.py
     elsewhere |= {"host/folders/ours", "host/user/reads"}  # test_folders.py, test_readable.py

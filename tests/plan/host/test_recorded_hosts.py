@@ -52,7 +52,9 @@ def test_the_verdict(
     answers = recorded_answers(name, tmp_path)
     wanted = settings(**data)
     hardware = reading.read_hardware(answers)
-    made = plan(wanted, hardware, RELEASE, profile(moe_runner_backend={RELEASE.manifest.sglang: "triton"}))
+    made = plan(
+        wanted, hardware, RELEASE, profile(size_gb=16.0, moe_runner_backend={RELEASE.manifest.sglang: "triton"})
+    )
     answers |= places(made)
     every = verdicts(Found(wanted, RELEASE.manifest, reading.read_system(answers), answers, NOW, hardware, made))
     assert {id: one.level for id, one in every.items() if one.level is not Level.HEALTHY} == {

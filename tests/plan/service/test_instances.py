@@ -140,17 +140,16 @@ def test_chunked_prefill_that_the_release_survives(size: int, built: object) -> 
     assert options(found[0])["--chunked-prefill-size"] == str(size)
 
 
-def test_a_context_above_the_models() -> None:
-    with pytest.raises(PlanError) as error:
-        servers(settings(context_length=4096), hardware(TWO_SOCKETS), model=profile(maximum_context=2048))
-    (line,) = lines_of(error)
-    assert "context_length = 4096: some-model ends at 2048" in line
+@pytest.mark.parametrize(("ends", "served"), [(2048, "2048"), (4097, "4096"), (None, "4096")])
+def test_the_context_is_the_smaller_of_setting_and_model(ends: int | None, served: str) -> None:
+    found = servers(settings(context_length=4096), hardware(TWO_SOCKETS), model=profile(maximum_context=ends))
+    assert {options(one).get("--context-length") for one in found if one.is_worker} == {served}
 
 
 def test_every_fault_is_told_at_once() -> None:
     with pytest.raises(PlanError) as error:
-        servers(settings(context_length=99999999), hardware(TWO_SOCKETS), model=profile(heads=7))
-    assert len(lines_of(error)) == 3
+        servers(settings(), hardware(TWO_SOCKETS), model=profile(heads=7))
+    assert len(lines_of(error)) == 2
 
 
 def test_a_renamed_argument_in_a_setting() -> None:
@@ -165,7 +164,7 @@ def test_a_renamed_argument_in_a_setting() -> None:
     ("context", "walks", "warned"), [(8193, True, True), (8192, True, False), (131072, False, False)]
 )
 def test_a_long_context_with_an_indexer_that_walks_all_of_it(context: int, walks: bool, warned: bool) -> None:
-    found = cautions(settings(context_length=context), manifest(indexer_walks_whole_context=walks))
+    found = cautions(manifest(indexer_walks_whole_context=walks), context)
     assert len(found) == warned
     assert all(f"context_length = {context}" in line for line in found)
 

@@ -1,0 +1,147 @@
+"""A profile whose gaps the model's folder fills, and what contradicts the folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tasks.plan.errors import PlanError
+from tasks.plan.model import questions, shape
+from tasks.plan.model.folder import ABSENT, CLOSED, Folder
+from tasks.plan.model.profile import ModelProfile, Source, Stated
+from tasks.plan.model.shape import Chosen, Shape
+
+GB = 1_000_000_000
+DRAFT = "NEXTN"  # SGLang's name for drafts that sit in the checkpoint
+
+
+def check_folder(folder: Folder, user: str) -> None:
+    """Raises PlanError, one line, where no server could load what is there."""
+    path = folder.path
+    if folder.state == ABSENT:
+        raise PlanError(f"model {path}: no such folder on this host, so it holds no config.json: {ELSEWHERE}")
+    if folder.state == CLOSED:
+        raise PlanError(
+            f"model {path}: service_user = {user!r} cannot enter this folder: give others the right to "
+            f"(`chmod o+x` for each folder on the way, `chmod -R o+rX` for it)"
+        )
+    if folder.fault:
+        raise PlanError(f"{folder.fault}: {ELSEWHERE}")
+    if folder.missing:
+        more = f" and {len(folder.missing) - 2} more" if len(folder.missing) > 2 else ""
+        raise PlanError(
+            f"model {path}: its index names {', '.join(folder.missing[:2])}{more}, not there: copy or fetch the rest"
+        )
+    if not folder.size:
+        raise PlanError(f"model {path} holds no weights (*.safetensors): {ELSEWHERE}")
+
+
+ELSEWHERE = "put the model there, or name another folder (model_dir); with None it is fetched"
+
+
+def settled(stated: Stated, folder: Folder | None, served_name: str | None) -> tuple[ModelProfile, tuple[str, ...]]:
+    """The whole profile, and the names of the fields that the folder filled.
+
+    folder: None where there is none to read, or nothing in it yet. served_name: the setting. Raises PlanError, one line
+    a fault: what is missing, or contradicts.
+    """
+    found: dict[str, Any] = {}
+    shaped = None if folder is None else shape_of(stated, folder)
+    if folder and shaped:
+        if lines := contradictions(stated, shaped, folder.path):
+            raise PlanError(*lines)
+        found = fields(shaped, folder)
+    elif folder:
+        found = {"size_gb": folder.size / GB}
+    elif stated.missing:
+        raise PlanError(
+            f"profile {stated.name} leaves out {', '.join(stated.missing)}: name the model's folder (model_dir), from "
+            "which that is read, or write it"
+        )
+    whole = {
+        "name": stated.name,
+        "served_name": stated.name,
+        "source": stated.source or Source(directory=folder.path if folder else "/"),
+        "quantization": None, "dtype": None, "kv_cache_dtype": None, "attention_backend": None,
+        "moe_runner_backend": {}, "arguments": [], "decode_arguments": [], "environment": {},
+        "reasoning_parser": None, "tool_call_parser": None, "golden": questions.questions(frozenset()),
+        **found,
+        **stated.fields,
+        **({"served_name": served_name} if served_name else {}),
+    }  # fmt: skip
+    return ModelProfile.model_validate(whole), tuple(sorted(found.keys() - stated.fields.keys()))
+
+
+def shape_of(stated: Stated, folder: Folder) -> Shape | None:
+    """What the folder's config.json says, with what the profile decides. Raises PlanError, one line, where it cannot be
+    read; None where the profile says all of it itself."""
+    said = stated.fields
+    page = (said["page_size"],) if "page_size" in said else None
+    chosen = Chosen(page, said.get("kv_cache_dtype"), said.get("dtype"))
+    try:
+        return shape.read(folder.config, folder.modelopt, folder.path, chosen)
+    except PlanError:
+        if set(stated.missing) <= {"size_gb"}:
+            return None
+        raise
+
+
+def fields(shaped: Shape, folder: Folder) -> dict[str, Any]:
+    """What a folder says of a profile's fields."""
+    layers = shaped.layers + shaped.draft_layers
+    return {
+        "size_gb": folder.size / GB,
+        "heads": shaped.heads,
+        "kv_heads": shaped.kv_heads,
+        "maximum_context": shaped.context,
+        "page_size": shaped.page_size,
+        "kv_buffers": list(shaped.buffers),
+        "kv_cache_dtype": shaped.kv_cache_dtype,
+        "speculative_algorithm": DRAFT if shaped.draft_layers else None,
+        "draft_share": shaped.draft_layers / layers,
+        "chat_template_kwargs": questions.switch(folder.words),
+        "golden": questions.questions(folder.words),
+    }
+
+
+def contradictions(stated: Stated, shaped: Shape, path: str) -> list[str]:
+    """What a profile says otherwise than the model's config.json, one line each."""
+    known: Mapping[str, tuple[Any, str]] = {
+        "heads": (shaped.heads, "attention heads"),
+        "kv_heads": (shaped.kv_heads, "KV heads"),
+    }
+    lines = [
+        f"profile {stated.name} says {stated.fields[name]} {what} ({name}), config.json of {path} {value}: it is "
+        "another model, or the profile is wrong"
+        for name, (value, what) in known.items()
+        if name in stated.fields and stated.fields[name] != value
+    ]
+    counted = {buffer.name: buffer.count for buffer in shaped.buffers}
+    lines += [
+        f"profile {stated.name} says {buffer.count} buffers of {buffer.name} (kv_buffers), config.json of {path} "
+        f"{counted[buffer.name]}: it is another model, or the profile is wrong"
+        for buffer in stated.fields.get("kv_buffers", [])
+        if counted.get(buffer.name, buffer.count) != buffer.count
+    ]
+    longest = stated.fields.get("maximum_context")
+    if longest and shaped.context and longest > shaped.context and not _stretches(stated):
+        lines.append(
+            f"profile {stated.name} says {longest} tokens (maximum_context), config.json of {path} {shaped.context}: "
+            "SGLang takes no longer context than that"
+        )
+    return lines
+
+
+def _stretches(stated: Stated) -> bool:
+    """Whether the profile itself changes what SGLang reads from config.json."""
+    arguments: list[str] = stated.fields.get("arguments", [])
+    return any(word.startswith("--json-model-override-args") for word in arguments)
+
+
+def told(profile: ModelProfile, shaped: Shape, context: int) -> str:
+    """What was read, in one line for people. context: tokens that are served."""
+    return (
+        f"{shaped.architecture}, {shaped.layers} layers, {shaped.heads} heads, {shaped.attention}, {shaped.numbers}, "
+        f"{profile.size_gb:.3g} GB, context {context}"
+        + (f" of {profile.maximum_context}" if profile.maximum_context and profile.maximum_context != context else "")
+    )
