@@ -223,6 +223,83 @@ def test_reasoning_counts_as_the_first_token_but_not_as_the_answer(config: Confi
     assert outcome["answers"][0]["ttft_ms"] is not None
 
 
+def thinking(
+    service: Service, content: str, reasoning: str, finish_reason: str = "stop", tokens: int = 40, streamed: str = ""
+) -> None:
+    """The service answers as one with a reasoning parser; `streamed`: where the streamed answer's words differ."""
+    streamed = streamed or content
+
+    def respond(request: BaseHTTPRequestHandler, asked: dict[str, Any]) -> bool:
+        if asked["stream"]:
+            deltas: list[dict[str, Any]] = [{"reasoning_content": reasoning}, {"content": streamed}]
+            chunks: list[dict[str, Any]] = [{"choices": [{"delta": delta, "finish_reason": None}]} for delta in deltas]
+            chunks.append(
+                {"choices": [{"delta": {}, "finish_reason": finish_reason}], "usage": {"completion_tokens": tokens}}
+            )
+            stream(request, "", chunks=chunks)
+        else:
+            message = {"content": content or None, "reasoning_content": reasoning}
+            answer(200, json.dumps({"choices": [{"message": message, "finish_reason": finish_reason}]}))(request)
+        service.transfers += 1
+        return True
+
+    service.respond = respond
+
+
+def test_a_model_that_thinks_first_is_judged_by_its_answer(config: Config, service: Service) -> None:
+    config.content["golden"] = GOLDEN[:1]
+    thinking(service, "It is 391.", "17*20 is 340, 17*3 is 51")
+    code, outcome = config.run()
+    assert code == 0, outcome
+    assert outcome["answers"][0]["reasoning"] == "17*20 is 340, 17*3 is 51"
+    thinking(service, "It is 392.", "so 391")
+    code, outcome = config.run()
+    assert (code, outcome["answers"][0]["reason"]) == (1, "the answer does not match")
+
+
+def test_what_it_thought_counts_where_it_came_to_no_answer(config: Config, service: Service) -> None:
+    config.content["golden"] = GOLDEN[:1]
+    thinking(service, "", "that makes 391, but let me check", "length")
+    assert config.run()[0] == 0
+
+
+def test_a_limit_that_was_all_spent_on_thinking_is_told(config: Config, service: Service) -> None:
+    config.content["golden"] = GOLDEN[:1]
+    thinking(service, "", "Let me think about 17", "length")
+    code, outcome = config.run()
+    assert code == 1
+    assert outcome["answers"][0]["reason"] == (
+        "the answer does not match: it spent 32 tokens, all of them thinking; give the question more max_tokens, or "
+        "switch thinking off (setting chat_template_kwargs)"
+    )
+    assert "thought:  'Let me think about 17'" in config.words()[1]
+
+
+def test_an_answer_that_was_cut_off_is_told(config: Config, service: Service) -> None:
+    config.content["golden"] = GOLDEN[:1]
+    thinking(service, "The product of 17", "", "length")
+    assert "it spent 32 tokens, and was not done; give" in config.run()[1]["answers"][0]["reason"]
+
+
+@pytest.mark.parametrize(("tokens", "right"), [(128, False), (129, True)])
+def test_long_answers_need_not_be_equal(config: Config, service: Service, tokens: int, right: bool) -> None:
+    config.content["golden"] = GOLDEN[:1]
+    thinking(service, "It is 391.", "", tokens=tokens, streamed="So it is 391.")
+    code, outcome = config.run()
+    assert (code == 0) is right, outcome
+
+
+def test_switches_of_the_chat_template_go_with_each_request(config: Config, service: Service) -> None:
+    config.run()
+    assert not any("chat_template_kwargs" in asked for asked in service.seen)
+    config.content["chat_template_kwargs"] = {"enable_thinking": False}
+    before = len(service.seen)
+    assert config.run()[0] == 0
+    sent = [asked["chat_template_kwargs"] for asked in service.seen[before:]]
+    assert len(sent) == 9
+    assert all(one == {"enable_thinking": False} for one in sent)
+
+
 @pytest.mark.parametrize(
     ("match", "expect", "text", "right"),
     [

@@ -29,7 +29,7 @@ SETTINGS: dict[str, tuple[dict[str, object], str]] = {
     "GPU for two roles": ({"prefill_gpus": "[0]", "decode_gpus": "[0]"}, "both name GPU 0"),
     "not on the node": ({"prefill_gpus": "[4]", "prefill_numa_node": 0}, "setting prefill_numa_node = 0, but GPU 4 of prefill_gpus is on node 1; topo -m says 'GPU4"),
     "renamed argument": ({"decode_arguments": '["--cuda-graph-max-bs","64"]'}, "use --cuda-graph-max-bs-decode"),
-    "another model's profile": ({"model": "deepseek-v4-flash-nvfp4", "model_dir": "/srv/whole"}, "model/profile/agrees: profile deepseek-v4-flash-nvfp4 says 64 attention heads (heads), config.json of /srv/whole 4"),
+    "another model's profile": ({"model": "deepseek-v4-flash-nvfp4", "model_dir": "/srv/whole"}, "model/profile/agrees: profile deepseek-v4-flash-nvfp4 contradicts config.json of /srv/whole: it says 64 attention heads (heads), not 4; 1 KV heads"),
     "an empty config.json": ({"model": "auto", "model_dir": "/srv/empty"}, "model/files/there: model /srv/empty: its config.json is no JSON object, or an empty one"),
     "half a config.json": ({"model": "auto", "model_dir": "/srv/half"}, "model/profile/agrees: model /srv/half: its config.json leaves out num_attention_heads"),
     "files that the index names": ({"model": "auto", "model_dir": "/srv/cut"}, "model/files/there: model /srv/cut: its index names model-2.safetensors, not there"),

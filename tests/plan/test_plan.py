@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tasks.plan.bench import figures as bench
+from tasks.plan.errors import PlanError
 from tasks.plan.phases.activate import jit, release_checks
 from tasks.plan.phases.runtime import build_spec, description, lock_files, mark, patch_list_file, pins, uv_lock
 from tasks.plan.phases.system import directories
@@ -225,3 +226,45 @@ def test_a_fingerprint_changes_with_the_key() -> None:
     without = found.fingerprint(*files, None, "router")
     assert without.secret is None
     assert found.fingerprint(*files, uv_lock(found), "router") != without
+
+
+# ---- questions
+
+
+def asked(**changes: object) -> dict[str, Any]:
+    return config(plan(settings(**changes), hardware(TWO_SOCKETS), model=profile(**OF_MODEL)))
+
+
+OF_MODEL: dict[str, object] = {"chat_template_kwargs": {"enable_thinking": False}}
+OWN = [{"name": "own", "prompt": "Who are you?", "expect": "Tiny", "max_tokens": 2048}]
+
+
+def test_questions_are_the_profiles_unless_a_setting_has_others() -> None:
+    assert [one["name"] for one in asked()["golden"]] == ["arithmetic"]
+    assert asked()["chat_template_kwargs"] == {"enable_thinking": False}
+    found = asked(questions=OWN, chat_template_kwargs={"reasoning_effort": "low"})
+    assert found["golden"] == [
+        {"name": "own", "prompt": "Who are you?", "expect": "Tiny", "match": "contains", "max_tokens": 2048}
+    ]
+    assert found["chat_template_kwargs"] == {"reasoning_effort": "low"}
+    assert asked(chat_template_kwargs={})["chat_template_kwargs"] == {}
+
+
+def test_no_answer_may_be_longer_than_half_of_the_context() -> None:
+    (question,) = asked(questions=OWN, context_length=1024)["golden"]
+    assert question["max_tokens"] == 512
+
+
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [
+        ({"name": "x", "prompt": "y"}, "expect is missing"),
+        ({"name": "x", "prompt": "y", "expect": "z", "match": "like"}, "string should match pattern"),
+        ({"prompt": "y", "expect": "z"}, "field required"),
+    ],
+)
+def test_a_question_with_a_fault_is_one_line(question: dict[str, object], words: str) -> None:
+    with pytest.raises(PlanError) as error:
+        settings(questions=[question])
+    (line,) = error.value.lines
+    assert line.startswith("setting questions") and words in line

@@ -48,8 +48,11 @@ def settled(stated: Stated, folder: Folder | None, served_name: str | None) -> t
     found: dict[str, Any] = {}
     shaped = None if folder is None else shape_of(stated, folder)
     if folder and shaped:
-        if lines := contradictions(stated, shaped, folder.path):
-            raise PlanError(*lines)
+        if parts := contradictions(stated, shaped):
+            raise PlanError(
+                f"profile {stated.name} contradicts config.json of {folder.path}: it says {'; '.join(parts)}: that is "
+                'another model, or the profile is wrong (model = "auto" reads all of it from the folder)'
+            )
         found = fields(shaped, folder)
     elif folder:
         found = {"size_gb": folder.size / GB}
@@ -104,32 +107,27 @@ def fields(shaped: Shape, folder: Folder) -> dict[str, Any]:
     }
 
 
-def contradictions(stated: Stated, shaped: Shape, path: str) -> list[str]:
-    """What a profile says otherwise than the model's config.json, one line each."""
+def contradictions(stated: Stated, shaped: Shape) -> list[str]:
+    """What a profile says otherwise than the model's config.json: "16 attention heads (heads), not 8"."""
     known: Mapping[str, tuple[Any, str]] = {
         "heads": (shaped.heads, "attention heads"),
         "kv_heads": (shaped.kv_heads, "KV heads"),
     }
-    lines = [
-        f"profile {stated.name} says {stated.fields[name]} {what} ({name}), config.json of {path} {value}: it is "
-        "another model, or the profile is wrong"
+    parts = [
+        f"{stated.fields[name]} {what} ({name}), not {value}"
         for name, (value, what) in known.items()
         if name in stated.fields and stated.fields[name] != value
     ]
     counted = {buffer.name: buffer.count for buffer in shaped.buffers}
-    lines += [
-        f"profile {stated.name} says {buffer.count} buffers of {buffer.name} (kv_buffers), config.json of {path} "
-        f"{counted[buffer.name]}: it is another model, or the profile is wrong"
+    parts += [
+        f"{buffer.count} buffers of {buffer.name} (kv_buffers), not {counted[buffer.name]}"
         for buffer in stated.fields.get("kv_buffers", [])
         if counted.get(buffer.name, buffer.count) != buffer.count
     ]
     longest = stated.fields.get("maximum_context")
     if longest and shaped.context and longest > shaped.context and not _stretches(stated):
-        lines.append(
-            f"profile {stated.name} says {longest} tokens (maximum_context), config.json of {path} {shaped.context}: "
-            "SGLang takes no longer context than that"
-        )
-    return lines
+        parts.append(f"{longest} tokens of context (maximum_context), not {shaped.context}")
+    return parts
 
 
 def _stretches(stated: Stated) -> bool:

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tasks.plan.files import WantedFile, to_json
 from tasks.plan.plan import Plan
+from tasks.plan.settings.questions import Golden
 
 # Counters of the workers' /metrics that grow by one with every answer whose KV cache moved. Decode's own kv_transfer_*
 # counters grow with health checks too and prove nothing (measured on SGLang 0.5.20, same in the source of 0.5.23).
 TRANSFER_METRICS = {"prefill": "sglang:kv_transfer_latency_ms_count", "decode": "sglang:num_requests_total"}
+
+
+def questions(plan: Plan) -> list[Golden]:
+    """The setting's, else the profile's; no answer may take more than half of the context."""
+    room = max(1, plan.context_length // 2)
+    chosen = plan.profile.golden if plan.settings.questions is None else plan.settings.questions
+    return [one.model_copy(update={"max_tokens": min(one.max_tokens, room)}) for one in chosen]
+
+
+def chat_template_kwargs(plan: Plan) -> dict[str, Any]:
+    """The setting's, else the profile's."""
+    chosen = plan.settings.chat_template_kwargs
+    return plan.profile.chat_template_kwargs if chosen is None else chosen
 
 
 def verify_config(plan: Plan) -> WantedFile:
@@ -18,7 +34,8 @@ def verify_config(plan: Plan) -> WantedFile:
         "model": plan.profile.served_name,
         "limit_s": plan.settings.answer_limit,
         "warm_up_limit_s": plan.settings.warm_up_limit,
-        "golden": [golden.model_dump() for golden in plan.profile.golden],
+        "golden": [question.model_dump() for question in questions(plan)],
+        "chat_template_kwargs": chat_template_kwargs(plan),
         "metrics": {
             role: [f"{worker.url}/metrics" for worker in plan.workers if worker.role == role]
             for role in plan.settings.roles
