@@ -53,9 +53,10 @@ def measure(state: State, host: Host, plan: Plan, serving: Sequence[str]) -> boo
         run_and_log(
             state, host, f"systemctl stop {shlex.quote(plan.router.unit)}; systemctl stop {shlex.join(serving)}"
         )
-    run_and_log(state, host, _probe(plan))
-    measured, boot = left_by(host, plan.settings.service_user, plan.paths.measured), ask(host, f"cat {BOOT_ID}")
-    found = proof.read(plan, measured or None, boot.strip(), serving=False)
+    boot = ask(host, f"cat {BOOT_ID}").strip()
+    run_and_log(state, host, _probe(plan, boot))
+    measured = left_by(host, plan.settings.service_user, plan.paths.measured)
+    found = proof.read(plan, measured or None, boot, serving=False)
     page = report.write(host.name, plan, (*plan.findings, *found.findings), found.data, found.state)
     if found.stale:
         say(host, f"pd-probe left no result ({found.stale}): `journalctl -u {UNIT}` on the host says why", "red")
@@ -71,10 +72,10 @@ def measure(state: State, host: Host, plan: Plan, serving: Sequence[str]) -> boo
     return found.holds
 
 
-def _probe(plan: Plan) -> str:
-    """With the limits of the servers."""
+def _probe(plan: Plan, boot: str) -> str:
+    """With the limits of the servers. boot: the id of it, which a unit with a /proc of its own may not see."""
     settings, paths = plan.settings, plan.paths
-    command = [f"{paths.bin}/pd-probe", "--config", paths.probe]
+    command = [f"{paths.bin}/pd-probe", "--config", paths.probe, "--boot", boot]
     seconds = 3 * settings.probe_limit + 60
     return in_own_unit(plan, UNIT, command, paths.measured, LimitMEMLOCK=settings.limit_memlock, RuntimeMaxSec=seconds)
 
