@@ -50,12 +50,12 @@ lint: $(SUITE) shellcheck ## check the code: ruff, mypy --strict on tasks/, tool
 bench: $(SUITE) packages ## measure a run on a simulated host: seconds and commands; ROUNDS=N
 	@$(VENV)/bin/python -m tests.node.bench
 
-bench-serving: $(SUITE) ## measure the running service under load: HOST=NAME; LAYOUT, LOADS=256/128, CONCURRENCY=1,16, RATES=1,2,4, LIMITS=450/40, REPEATS=3, INVENTORY
+bench-serving: $(SUITE) ## measure the running service under load: HOST=NAME; LAYOUT, LOADS=256/128, CONCURRENCY=1,16, RATES=1,2,4, LIMITS=450/40, REPEATS=3, INVENTORY, DATA="A=1 B=2" as deployed
 	@test -n "$(HOST)" || { echo 'make bench-serving HOST=NAME: a host of $(or $(INVENTORY),inventory.py)' >&2; exit 2; }
 	@$(VENV)/bin/pyinfra -y --limit '$(HOST)' $(or $(INVENTORY),inventory.py) tasks.bench.serving \
 	  $(if $(LOADS),--data 'bench_loads=$(LOADS)') $(if $(CONCURRENCY),--data 'bench_concurrency=$(CONCURRENCY)') \
 	  $(if $(RATES),--data 'bench_rates=$(RATES)') $(if $(LIMITS),--data 'bench_limits=$(LIMITS)') \
-	  $(if $(REPEATS),--data 'bench_repeats=$(REPEATS)') $(if $(LAYOUT),--data 'layout=$(LAYOUT)')
+	  $(if $(REPEATS),--data 'bench_repeats=$(REPEATS)') $(if $(LAYOUT),--data 'layout=$(LAYOUT)') $(foreach setting,$(DATA),--data '$(setting)')
 
 lock: $(SUITE) ## make a release's locks anew and show what moved: RELEASE=NAME; UPGRADE=1 takes newer packages
 	@$(VENV)/bin/python -m tools.lock $(or $(RELEASE),--help) $(if $(UPGRADE),--upgrade) $(LOCK_ARGUMENTS)

@@ -140,6 +140,7 @@ torch_wheel = "cpu"
 
 # Patches to SGLang (docs/patches.md)
 patches = None  # names of the patches to place, [] for none; None = those that the release lists
+more_patches = []  # names of patches to place besides these, such as ["my-fix"]
 # Folder with your own patches, one NAME/manifest.yaml each; on your machine, relative to where you run pyinfra
 patch_dir = None
 

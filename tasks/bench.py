@@ -29,7 +29,9 @@ def serving() -> None:
 def measure(plan: Plan) -> None:
     config = bench.config_file(plan)
     if plan.settings.report_dir is None:
-        raise PlanError("setting report_dir = None: the benchmark keeps its results there, name a folder")
+        raise PlanError(
+            'setting report_dir = None: the benchmark writes its results into that folder; name one, such as "reports"'
+        )
     found = read_units(host.get_fact(Units, **plan.units), plan.instances, plan.target)
     fingerprints = {instance.name: render.instance_files(plan, instance).fingerprint for instance in plan.instances}
     reasons = restarts(plan.instances, fingerprints, found.instances, plan.settings)

@@ -230,7 +230,7 @@ def _planned(seen: Seen, hardware: Hardware, model: Model, own: Description, of_
     wanted, profile, paths, held_on = seen.settings, model.profile, seen.paths, seen.held_on
     described, pin = own, None
     if held_on and held_on.release.id != own.release.id:  # where the settings name it too, nothing holds the host there
-        described, pin = held_on, seen.history.pin or _new_pin(held_on, own, wanted.rollback_reason)
+        described, pin = held_on, _pin(seen, held_on, own)
         rules.check(wanted, held_on.release.manifest, frozenset(held_on.arguments), profile)
     try:
         placed = placement.place(wanted.roles, hardware)
@@ -282,7 +282,9 @@ def _own(seen: Seen, manifest: Manifest, hardware: Hardware) -> Description:
     if wanted.environment == "release":
         chosen = python.choose(seen.system, manifest, wanted)
         capabilities = {gpu.compute_capability for gpu in hardware.gpus}
-        patches = catalogue.chosen_patches(manifest, wanted.patches, wanted.patch_dir, capabilities)
+        patches = catalogue.chosen_patches(
+            manifest, wanted.patches, wanted.patch_dir, capabilities, wanted.more_patches
+        )
         return catalogue.described(manifest, chosen, wanted.torch_wheel, wanted.router, patches)
     asked = existing.Asked.of(wanted)
     told = host.get_fact(
@@ -300,7 +302,11 @@ def _described(release: str, paths: Paths) -> Description | None:
     return history.read_description(host.get_fact(Text, path=path), release, path)
 
 
-def _new_pin(to: Description, instead_of: Description, why: str) -> Pin:
+def _pin(seen: Seen, to: Description, instead_of: Description) -> Pin:
+    """The host's own, with the reason of a further rollback added, or a new one."""
+    why = seen.settings.rollback_reason
+    if seen.history.pin:
+        return seen.history.pin.also(why) if seen.settings.rollback else seen.history.pin
     return Pin(
         release=to.release.id,
         instead_of=instead_of.release.id,

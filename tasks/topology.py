@@ -8,6 +8,7 @@ from pyinfra.api import deploy
 from tasks.facts.paths import Paths
 from tasks.facts.units import Units
 from tasks.operations import files, topology
+from tasks.plan.files import compare
 from tasks.plan.plan import Plan
 from tasks.plan.proof import judgement as proof
 from tasks.plan.service.paths import BOOT_ID
@@ -19,7 +20,10 @@ from tasks.support import report
 def prove(plan: Plan) -> None:
     config = proof.config_file(plan)
     found = host.get_fact(
-        Paths, paths=[config.path, BOOT_ID], user=plan.settings.service_user, theirs=[plan.paths.measured]
+        Paths,
+        paths=[config.path, plan.paths.told, BOOT_ID],
+        user=plan.settings.service_user,
+        theirs=[plan.paths.measured],
     )
     units = read_units(host.get_fact(Units, **plan.units), plan.instances, plan.target)
     serving = units.serving(plan.instances)
@@ -31,4 +35,16 @@ def prove(plan: Plan) -> None:
     for worker in plan.workers:
         topology.placed(name=f"Placement of {worker.name}", worker=worker)
     files.file(name=f"File {config.path}", wanted=config, found=found[config.path])
-    topology.proved(name="Peer copies, all_reduce and KV path proved", plan=plan, found=proved, serving=serving)
+    warned = proof.told_file(plan, proved) if proved.stale and stays and not plan.settings.reprove else None
+    said = found[plan.paths.told]
+    topology.proved(
+        name="Peer copies, all_reduce and KV path proved",
+        plan=plan,
+        found=proved,
+        serving=serving,
+        told=warned is not None and not compare(warned, said),
+    )
+    if warned:
+        files.file(name="Stale proof told", wanted=warned, found=said)
+    else:
+        files.absent(name="No stale proof", path=plan.paths.told, found=said)

@@ -109,7 +109,7 @@ def test_a_host_without_a_usable_python() -> None:
 
 def test_a_release_without_a_lock_for_the_hosts_python() -> None:
     line = python_refused(found=manifest(python=["3.12"]))
-    assert "has locks for Python 3.12, asked is 3.11" in line
+    assert "carries Python 3.11: release" in line
 
 
 # ---- ports

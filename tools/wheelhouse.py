@@ -29,10 +29,10 @@ def pins(release: str, python: str, router: str, torch_wheel: str) -> tuple[lock
     """What a host with these settings installs. Raises PlanError."""
     manifest = catalogue.manifest(release)
     if python not in manifest.python:
-        raise PlanError(f"release {release} has locks for Python {' and '.join(manifest.python)}, asked is {python}")
+        raise PlanError(f"release {release} has no lock for Python {python}: ask for {' or '.join(manifest.python)}")
     if router not in manifest.routers:
         raise PlanError(
-            f"release {release} has locks for the routers {' and '.join(manifest.routers)}, asked is {router}"
+            f"release {release} has no lock for the router {router}: ask for {' or '.join(manifest.routers)}"
         )
     found = catalogue.release(manifest, python, torch_wheel, "smg" if router == "smg" else "sglang-router")
     of = f"of {release}"

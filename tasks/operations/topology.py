@@ -31,15 +31,16 @@ def placed(worker: Instance) -> Commands:
 
 
 @operation()
-def proved(plan: Plan, found: proof.Proof, serving: Serving) -> Commands:
+def proved(plan: Plan, found: proof.Proof, serving: Serving, told: bool) -> Commands:
     """A measurement that holds. Measured where there is none, and never beside running servers.
 
     serving: what runs now. It is drained first where the setting `reprove` asks for it, and where it belongs to
-    another layout, so that this run ends it anyway.
+    another layout, so that this run ends it anyway. told: an earlier run has warned that it is stale; the report says
+    it each time.
     """
     if not plan.settings.reprove and (found.holds or (serving.units and not serving.replaced)):
         for finding in found.findings:
-            if finding.doubtful:
+            if finding.doubtful and not (told and finding.id == proof.STATE):
                 logger.warning(f"{host.print_prefix}{finding.sentence}")
         host.noop("measured, and nothing it depends on has changed" if found.holds else "not measured: servers run")
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 from tasks.plan.files import WantedFile
@@ -16,7 +17,7 @@ from tasks.plan.release.history import NOTHING, History, Pin
 from tasks.plan.release.manifest import Release
 from tasks.plan.service.instances import Instance, kv_pairs
 from tasks.plan.service.paths import DEVICES, TARGET, Paths
-from tasks.plan.service.restarts import REPAIRED, Fingerprint
+from tasks.plan.service.restarts import REPAIRED, Fingerprint, seen
 from tasks.plan.settings.settings import Settings
 
 
@@ -200,11 +201,9 @@ class Plan:
         self, script: WantedFile, environment: WantedFile, unit: WantedFile, secret: WantedFile | None, part: str
     ) -> Fingerprint:
         """What a server that runs these files leaves behind. part: "env" or "router"."""
-        return Fingerprint(
-            script.sha256,
-            environment.sha256,
-            unit.sha256,
-            secret.content if secret else None,
-            self.release.id,
-            self.packages(part),
-        )
+
+        def hashed(file: WantedFile) -> str:
+            return sha256(seen(file.content)).hexdigest()
+
+        key = secret.content if secret else None
+        return Fingerprint(hashed(script), hashed(environment), hashed(unit), key, self.release.id, self.packages(part))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -94,15 +94,16 @@ def chosen_patches(
     names: list[str] | None = None,
     own: str | None = None,
     capabilities: Set[str] = frozenset(),
+    more: Sequence[str] = (),
 ) -> tuple[Patch, ...]:
     """The named patches, behind the hook that binds and reports them. None: those of the release's manifest that serve
     GPUs of these compute capabilities.
 
-    own: a folder with more patches than files/kernels. Raises PlanError, one line a fault: an unknown name, a manifest
-    with faults, a version that does not fit.
+    own: a folder with more patches than files/kernels. more: names of patches besides these. Raises PlanError, one line
+    a fault: an unknown name, a manifest with faults, a version that does not fit.
     """
     folders = {path.parent.name: path.parent for path in sorted(KERNELS.glob("*/manifest.yaml"))}
-    where = "files/kernels"
+    where, hint = "files/kernels", " For a patch of your own, set patch_dir to the folder that holds it."
     if own is not None:
         if not Path(own).is_dir():
             raise PlanError(f"setting patch_dir = {own!r}: no such folder on this machine")
@@ -110,15 +111,17 @@ def chosen_patches(
         if both := sorted(theirs.keys() & folders.keys()):
             raise PlanError(f"{own}/{both[0]}: files/kernels has a patch {both[0]} too, give yours another name")
         folders |= theirs
-        where = f"files/kernels with {own}"
+        where, hint = f"files/kernels with {own}", ""
     is_chosen = names is not None
     names = names if names is not None else found.patches
     asked_by = "setting patches" if is_chosen else f"release {found.name}"
-    if lines := unknown(names, folders, where, asked_by):
-        raise PlanError(*lines)
+    lines = [*unknown(names, folders, where, asked_by), *unknown(more, folders, where, "setting more_patches")]
+    if lines:
+        raise PlanError(*(f"{line}{hint}" for line in lines))
     named = [patch(folders[name]) for name in dict.fromkeys(names)]
     if not is_chosen:
         named = [one for one in named if one.serves(capabilities)]
+    named += [patch(folders[name]) for name in dict.fromkeys(more) if name not in {one.name for one in named}]
     if not named:
         return ()
     chosen = (patch(folders[HOOK]), *named)

@@ -21,7 +21,7 @@ from tasks.plan.report import page
 from tasks.plan.service.api_key import written
 from tasks.plan.service.instances import Instance, kv_pairs, lone_decode
 from tasks.plan.service.paths import SYSCTL, UNITS
-from tasks.plan.service.restarts import Fingerprint
+from tasks.plan.service.restarts import SYSTEMDS_OWN, Fingerprint
 from tasks.plan.service.units import mark
 from tasks.support.catalogue import ROOT
 
@@ -64,6 +64,7 @@ def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
         "environment": paths.environment(instance.name),
         "unit": paths.unit(instance.name),
         "mark": mark(instance.unit),
+        "systemds_own": SYSTEMDS_OWN,
         "run": paths.run(instance.name),
         "secret": secret.path if secret else None,
         "patches": plan.patch_notes,

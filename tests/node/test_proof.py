@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.node.asking import CONFIG, UNITS, answers, out, pids, states
 from tests.node.deploying import deploy
-from tests.node.node import Node
+from tests.node.node import REPOSITORY, Node
 from tests.node.waiting import until
 
 KEPT = "/var/lib/sglang-pd/probe.json"
@@ -42,11 +42,14 @@ def test_a_stale_proof_beside_servers_is_a_warning_and_nothing_else(served: Node
     try:
         boot = kept(served)["depends"]["boot"]
         out(served, f"sed -i s/{boot}/00000000-0000-0000-0000-000000000000/ {KEPT}")
-        again = deploy(served, "-y")
+        again, later = deploy(served, "-y"), deploy(served, "-y")
     finally:
         served.run(f"cat >{KEPT}", text=whole)
+        assert deploy(served, "-y").changed == ["Topology | No stale proof"]
     assert again.status == 0, again.output
-    assert again.changed == []
+    assert again.changed == ["Topology | Stale proof told"]
+    assert (later.status, later.changed) == (0, []) and "proof/state" not in later.output, "once is enough"
+    assert "is stale (other boot)" in (REPOSITORY / "reports/rehearsal.json").read_text()
     [line] = [line for line in again.output.splitlines() if "proof/state" in line]
     assert "other boot" in line and "--data reprove=True" in line
     assert pids(served) == before

@@ -49,7 +49,7 @@ HARDWARE: dict[str, tuple[str, dict[str, object], str]] = {
     "two GPUs for eight": ("two-gpus", {"prefill_tensor_parallel": 4, "decode_tensor_parallel": 4}, "the plan needs 8 GPUs (1 x 4 prefill + 1 x 4 decode), this host has 2"),
     "no peer copies": ("p2p-all-cns", {**GPU_RELEASE, **FOUR}, "gpu/p2p/transfer: no peer copies for 16 of 16 pairs from prefill to decode (topo -p2p: CNS, chipset not supported)"),
     "a hidden GPU": ("one-gpu-hidden", {**GPU_RELEASE, **FOUR}, "gpu/count/visible: the driver serves 7 of 8 cards on the PCI bus, not 0000:f5:00.0"),
-    "uneven nodes": ("spans", {"prefill_tensor_parallel": 4, "decode_tensor_parallel": 4}, "on one NUMA node, free are"),
+    "uneven nodes": ("spans", {"prefill_tensor_parallel": 4, "decode_tensor_parallel": 4}, "on one NUMA node, only"),
 }  # fmt: skip
 
 

@@ -70,6 +70,10 @@ def test_back_to_what_served_and_pinned_until_it_is_let_go(served: Node) -> None
         assert f"pinned to {first} by {pin['by']}" in left.output and "--data unpin=True" in left.output
         assert link(served, "current") == first
 
+    further = deploy(served, "-y", rollback=True, rollback_reason="and wrong", **OTHER)
+    assert further.changed == [f"Activate | Pin {CONFIG}/pin.json"]
+    assert json.loads(out(served, f"cat {CONFIG}/pin.json")) == {**pin, "why": "answers were slow; and wrong"}
+
     dry = deploy(served, "--dry", unpin=True, **OTHER)
     assert {"Activate | No pin", f"Activate | Current release is {second}"} <= set(dry.planned), dry.output
 

@@ -90,8 +90,8 @@ SITE = "/opt/sglang-pd/current/env/lib/python3.11/site-packages"
 
 
 def environment_of_decode(node: Node) -> tuple[str, str]:
-    """Hashes of decode's environment: of the file as it lies there, and of what the process was started with."""
-    on_disk = out(node, f"sha256sum <{CONFIG}/decode.env").split()[0]
+    """Hashes of decode's environment: of the file's variables as it lies there, and of what the process was started with."""
+    on_disk = out(node, f"grep -v ^# {CONFIG}/decode.env | sha256sum").split()[0]
     return on_disk, json.loads(out(node, "cat /run/sglang-pd/decode/fingerprint.json"))["environment"]
 
 
@@ -147,6 +147,20 @@ def test_after_a_reboot_everything_comes_up_in_order_without_pyinfra(served: Nod
     assert router_started > max(active_since[:2]), "the router starts after both workers are ready"
     assert "391" in answer(served, "What is 17*23? Answer with the number only.")
     assert deploy(served, "-y").changed == []
+
+
+def test_a_setting_that_systemd_alone_reads_restarts_nothing(served: Node) -> None:
+    before = pids(served)
+    files = [f"Launch | File /etc/systemd/system/{unit}" for unit in UNITS]
+    limits = f"systemctl show -p TimeoutStopUSec --value {' '.join(UNITS)}"
+    try:
+        longer = deploy(served, "-y", stop_limit=46)
+        assert longer.changed == files, longer.output
+        assert out(served, limits).split() == ["46s"] * 3, "systemd has read them"
+    finally:
+        assert deploy(served, "-y").changed == files
+    assert out(served, limits).split() == ["45s"] * 3
+    assert pids(served) == before
 
 
 def test_verify_fails_with_question_answer_and_expectation(served: Node) -> None:

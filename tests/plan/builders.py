@@ -300,8 +300,9 @@ def catalogue_plan(data: Mapping[str, object], found: Hardware, api_key: str | N
     """A plan with a release and a model of files/, as the deploy makes it from group_data/all.py and `data`."""
     wanted = settings(**data)
     named = catalogue.manifest(wanted.release)
-    patches = catalogue.chosen_patches(named, wanted.patches, wanted.patch_dir)
-    described = catalogue.described(named, "3.11", wanted.torch_wheel, wanted.router, patches)
+    patches = catalogue.chosen_patches(named, wanted.patches, wanted.patch_dir, more=wanted.more_patches)
+    python = "3.11" if wanted.python == "auto" else wanted.python
+    described = catalogue.described(named, python, wanted.torch_wheel, wanted.router, patches)
     profile, _ = derive.settled(catalogue.stated(wanted.model), None, wanted.served_name)
     made = plan(wanted, found, described.release, profile, api_key)
     return replace(made, arguments=described.arguments)

@@ -1,6 +1,7 @@
 """Every template, rendered for every kind of host: what bash, the shell checker and systemd make of it."""
 
 import configparser
+import hashlib
 import shlex
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from tasks.plan.phases.system import kernel_settings
 from tasks.plan.phases.verify import verify_config
 from tasks.plan.plan import Plan
 from tasks.plan.service.instances import Instance
+from tasks.plan.service.restarts import seen
 from tasks.support import render
 from tests.node.settings import REHEARSAL
 from tests.plan.builders import (
@@ -374,11 +376,17 @@ def test_prefill_ends_and_comes_back_with_the_one_decode_server() -> None:
         assert not unit.words("Service", "ExecStop")
 
 
+def awaits_cards(unit: Unit) -> list[str]:
+    """The words of the command that waits for free cards, run after what is prepared; [] where there is none."""
+    _, *after = (shlex.split(line) for line in unit.all("Service", "ExecStartPre"))
+    return next((words for words in after if words[0].endswith("/pd-launch") and words[1] == "await"), [])
+
+
 def test_a_server_starts_once_the_memory_of_its_gpus_is_free() -> None:
     on_cpu = plan(settings(), hardware(TWO_SOCKETS), release(manifest(device="cpu")))
-    assert all("--gpus" not in unit.words("Service", "ExecStart") for unit in units(on_cpu).values())
+    assert not any(awaits_cards(unit) for unit in units(on_cpu).values())
     on_gpus = plan(settings(), hardware(TWO_SOCKETS), release(manifest(device="cuda")))
-    words = {name: unit.words("Service", "ExecStart") for name, unit in units(on_gpus).items()}
+    words = {name: awaits_cards(unit) for name, unit in units(on_gpus).items()}
     for worker in on_gpus.workers:
         assert worker.placement
         assert option(words[worker.name], "--gpus") == ",".join(map(str, worker.placement.gpus))
@@ -386,13 +394,13 @@ def test_a_server_starts_once_the_memory_of_its_gpus_is_free() -> None:
         assert option(words[worker.name], "--gpu-limit") == str(on_gpus.settings.stop_limit + 30), (
             "prefill is gone by then"
         )
-    assert "--gpus" not in words["router"]
+    assert not words["router"]
 
 
 def test_of_several_decode_servers_none_waits_for_what_prefill_holds() -> None:
     asked = settings(prefill_tensor_parallel=2, decode_tensor_parallel=2, decode_instances=2)
     several = plan(asked, hardware(TWO_SOCKETS), release(manifest(device="cuda")))
-    waits = {name: "--gpus" in unit.words("Service", "ExecStart") for name, unit in units(several).items()}
+    waits = {name: bool(awaits_cards(unit)) for name, unit in units(several).items()}
     assert waits == {"prefill": True, "decode-0": False, "decode-1": False, "router": False}
 
 
@@ -471,7 +479,7 @@ def test_ini_rules_hold_too(planned: Plan) -> None:
         parser = configparser.RawConfigParser(strict=False, delimiters=("=",), comment_prefixes=("#",))
         parser.optionxform = str  # type: ignore[assignment,method-assign]
         parser.read_string(files_of(planned, instance.name)[1].unit.content.decode())
-        assert parser.sections() == ["Unit", "Service", "Install"]
+        assert set(parser.sections()) == {"Unit", "Service", "Install"}
 
 
 def test_systemd_accepts_the_units(planned: Plan, tmp_path: Path) -> None:
@@ -523,11 +531,13 @@ def test_kernel_settings_are_key_and_value_with_a_reason(planned: Plan) -> None:
 # ---- fingerprints
 
 
-def test_a_fingerprint_is_of_the_bytes_that_are_written(planned: Plan) -> None:
+def test_a_fingerprint_is_of_what_the_server_sees_of_the_bytes_that_are_written(planned: Plan) -> None:
     for instance in planned.instances:
         _, files = files_of(planned, instance.name)
         left = files.fingerprint
-        assert (left.script, left.environment, left.unit) == tuple(file.sha256 for file in files.all)
+        hashes = [hashlib.sha256(seen(file.content)).hexdigest() for file in files.all]
+        assert [left.script, left.environment, left.unit] == hashes
+        assert b"ExecStart=" in seen(files.unit.content) and b"ExecStartPost=" not in seen(files.unit.content)
         assert left.release == planned.release.id
 
 

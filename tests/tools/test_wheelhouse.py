@@ -103,9 +103,12 @@ def test_sums_can_be_checked_and_keep_those_of_other_releases(wanted: tuple[lock
         (["sglang-0.5.23-cu131", "3.11"], "unknown release 'sglang-0.5.23-cu131'"),
         (
             ["sglang-0.5.23-cu130", "3.13"],
-            "release sglang-0.5.23-cu130 has locks for Python 3.11 and 3.12, asked is 3.13",
+            "release sglang-0.5.23-cu130 has no lock for Python 3.13: ask for 3.11 or 3.12",
         ),
-        (["sglang-0.5.23-cu130", "3.11", "--router", "nginx"], "has locks for the routers sglang-router and smg"),
+        (
+            ["sglang-0.5.23-cu130", "3.11", "--router", "nginx"],
+            "has no lock for the router nginx: ask for sglang-router or smg",
+        ),
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], line: str, tmp_path: Path) -> None:

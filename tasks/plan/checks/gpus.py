@@ -311,7 +311,7 @@ def remapped(found: Found) -> Verdict:
 @check(
     "gpu/use/others",
     "plan",
-    judges="no process but our own units' computes on the servers' GPUs",
+    judges="on the servers' GPUs only processes of our own units compute",
     source="field reports: a stray scheduler keeps GPU memory, and the next start fails for want of it",
     ask="nvidia-smi --query-compute-apps=pid,gpu_uuid,used_memory --format=csv",
     of_gpu=True,
@@ -385,7 +385,7 @@ def users_of(found: Found) -> list[tuple[int, str, str, str, str]]:
 @check(
     "gpu/inforom/intact",
     "plan",
-    judges="nvidia-smi calls no card's infoROM corrupted; one that it does is a warning",
+    judges="the infoROM of each card is intact; one that nvidia-smi calls corrupted is a warning",
     source="nvidia-smi(1), exit status 14: such a card computes, its serial numbers and counters may be wrong",
     ask="nvidia-smi",
     required=False,

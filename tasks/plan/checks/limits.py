@@ -61,8 +61,10 @@ def memlock(found: Found) -> Verdict:
     hard = _hard(found, "Max locked memory")
     if wanted > hard and not _may_raise(found):
         return error(
-            f"units may pin {hard / GB:.3f} GB and systemd may not raise that, limit_memlock = {asked!r}",
-            "start the container with --ulimit memlock=-1, or lower limit_memlock",
+            f"a server may pin {hard / GB:.3f} GB of memory here, systemd cannot raise that, and limit_memlock = "
+            f"{asked!r} asks for more",
+            "this host is a container: start it with --ulimit memlock=-1; or lower limit_memlock, but not below the KV "
+            "cache of a server",
             *found.rows("limits"),
         )
     return healthy(f"limit_memlock = {asked!r} can be given", *found.rows("limits")[:1])
@@ -86,13 +88,14 @@ def nofile(found: Found) -> Verdict:
     said = [*found.rows("limits"), f"fs.nr_open = {most}"]
     if given < min(wanted, LEAST_FILES):
         return error(
-            f"units may open {given:.0f} files, a server needs {LEAST_FILES}",
-            "raise fs.nr_open or the container's ulimit",
+            f"a server may open {given:.0f} files here, and needs {LEAST_FILES}",
+            "raise fs.nr_open (`sysctl -w fs.nr_open=1048576`), or start the container with --ulimit nofile=1048576",
             *said,
         )
     if given < wanted:
         return warning(
-            f"units may open {given:.0f} files, limit_nofile = {wanted}: each request in flight takes one or two",
+            f"a server may open {given:.0f} files here, limit_nofile = {wanted} asks for more: each request in flight "
+            "takes one to three",
             f"raise fs.nr_open or the container's ulimit, or set limit_nofile = {given:.0f}",
             *said,
         )

@@ -33,8 +33,8 @@ def capability(found: Found) -> Verdict:
 @check(
     "release/patches/fit",
     "plan",
-    judges="originals have the sha256 that patches replace, functions that they bind to are there; judged by a built "
-    "release with the same SGLang, else while this one is built, before it serves",
+    judges="the files that a patch replaces are the ones it was made for, and the functions that it binds to are "
+    "there. Compared with a release of the same SGLang that the host has; without one, while this release is built",
     source="manifest of each patch (docs/patches.md)",
     settings=("patches", "patch_dir"),
     ask="pd-patch check --patches /opt/sglang-pd/locks/ID-patches.json SITE_PACKAGES",

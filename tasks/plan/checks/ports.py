@@ -20,7 +20,7 @@ def _holder(listener: Listener) -> str:
 @check(
     "host/ports/free",
     "plan",
-    judges="no port of the plan is held by something else than our own units",
+    judges="each port of the plan is free, or one of our own units has it",
     source="sglang PR#21268, #37215",
     ask="ss -ltnp",
 )

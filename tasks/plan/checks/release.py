@@ -70,9 +70,10 @@ def transfer(found: Found) -> Verdict:
 
 
 @check(
-    "release/pin/none",
+    "release/pin/holds",
     "plan",
-    judges="a rollback's pin that holds the host on another release than the settings ask for: warning",
+    judges="the release that serves is the one that the settings ask for; a warning where a rollback has pinned the "
+    "host to another",
     source="docs/releases.md: without a pin the next run would undo a rollback",
     settings=("rollback", "unpin"),
     ask="cat /etc/sglang-pd/pin.json",
@@ -82,6 +83,6 @@ def none(found: Found) -> Verdict:
     if pin is None or asked is None:
         return healthy("not pinned")
     return warning(
-        f"{pin.told}; the settings ask for {asked.id}",
+        f"the host is {pin.told}; the settings ask for {asked.id}",
         "to go on to that one, run with --data unpin=True",
     )

@@ -135,9 +135,15 @@ def read_keyring(content: bytes, name: str) -> WantedFile:
     armoured = content.lstrip().startswith(ARMOUR)
     packet = content[:1] and content[0] in (0x98, 0x99, 0x9A, 0xC6)  # OpenPGP: a public key comes first
     if not armoured and not packet:
-        raise PlanError(f"setting driver_keyring = {name!r} is no OpenPGP public key, armoured or not")
+        raise PlanError(
+            f"setting driver_keyring = {name!r} is not an OpenPGP public key: name the key file that the repository "
+            "offers (.asc or .gpg)"
+        )
     if len(content) > LARGEST_KEYRING:
-        raise PlanError(f"setting driver_keyring = {name!r} has {len(content)} bytes: no keyring of one repository")
+        raise PlanError(
+            f"setting driver_keyring = {name!r} has {len(content)} bytes, more than {LARGEST_KEYRING}: name a file "
+            "that holds the key of this repository alone"
+        )
     return WantedFile(f"{KEYRING}.{'asc' if armoured else 'gpg'}", content)
 
 

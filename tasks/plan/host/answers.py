@@ -239,8 +239,9 @@ def _require_list(answer: Answer) -> None:
         raise Refused(
             error(
                 "gpu/driver/answers",
-                "nvidia-smi lists no GPU",
-                "the driver is loaded, but no card that it serves; look at `dmesg | grep NVRM`",
+                "nvidia-smi lists no GPU although the driver is loaded",
+                "`dmesg | grep NVRM` says why: the driver does not know the card (install one that does), the card did "
+                "not start, or there is none (`lspci -d 10de:`)",
             )
         )
 

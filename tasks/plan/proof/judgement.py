@@ -15,13 +15,14 @@ from tasks.plan.proof import probe
 from tasks.plan.release.versions import at_least
 
 FORMAT = 1
+STATE = "proof/state"  # id of the finding that says whether a proof is fresh
 FRESH, NONE = "fresh", "none"  # states of a proof; anything else says why it is stale
 CUDA_IPC_UCX = "1.23"  # the first UCX whose estimate of cuda_ipc on sm_120 is not below the host's (ucx#11865)
 DEPENDS = {
     "driver": "driver", "release": "release", "gpus": "GPUs", "boot": "boot", "settings": "settings of the servers",
 }  # fmt: skip
 IDS = (
-    "proof/state",
+    STATE,
     "proof/peer/run",
     "proof/peer/bytes",
     "proof/peer/speed",
@@ -58,6 +59,11 @@ class Proof:
 def config_file(plan: Plan) -> WantedFile:
     content = json.dumps(probe.configuration(plan), indent=1) + "\n"
     return WantedFile(plan.paths.probe, content.encode(), "640", "root", plan.group, gist="what pd-probe measures")
+
+
+def told_file(plan: Plan, found: Proof) -> WantedFile:
+    """What a run leaves that has warned of a stale proof."""
+    return WantedFile(plan.paths.told, f"{found.stale}\n".encode(), "640", "root", plan.group)
 
 
 def read(plan: Plan, text: str | None, boot: str, serving: bool) -> Proof:
@@ -136,15 +142,13 @@ def _stale(data: Mapping[str, Any], plan: Plan, boot: str) -> str:
 
 def _state(stale: str, serving: bool) -> Finding:
     if not stale:
-        return Finding(
-            "proof/state", Level.HEALTHY, "measured since driver, release, GPUs, boot and settings changed last"
-        )
+        return Finding(STATE, Level.HEALTHY, "measured since driver, release, GPUs, boot and settings changed last")
     if serving:
         return Finding(
-            "proof/state", Level.WARNING, f"the proof of the KV path is stale ({stale}), and servers hold the GPUs",
+            STATE, Level.WARNING, f"the proof of the KV path is stale ({stale}), and servers hold the GPUs",
             advice="`--data reprove=True` drains them, measures and starts them again",
         )  # fmt: skip
-    return Finding("proof/state", Level.INCOMPLETE, f"to be measured before servers start: {stale}", required=False)
+    return Finding(STATE, Level.INCOMPLETE, f"to be measured before servers start: {stale}", required=False)
 
 
 # ---- the parts

@@ -30,6 +30,11 @@ class Pin(BaseModel):
     at: str  # UTC, ISO 8601
     why: str  # the setting rollback_reason, "" where nobody gave one
 
+    def also(self, why: str) -> Pin:
+        """Held for a further reason too: the first one stays."""
+        reasons = [*filter(None, self.why.split("; ")), *([why] if why and why not in self.why else [])]
+        return self.model_copy(update={"why": "; ".join(reasons)})
+
     @property
     def told(self) -> str:
         return f"pinned to {self.release} by {self.by} at {self.at}{f' ({self.why})' if self.why else ''}"
@@ -73,7 +78,10 @@ def read(answers: Mapping[str, Answer], pin_path: str, unpin: bool) -> History:
         try:
             pin = Pin.model_validate_json(text("pin"))
         except ValidationError:
-            raise PlanError(f"{pin_path} is no pin that can be read: `--data unpin=True` takes it away") from None
+            raise PlanError(
+                f"{pin_path} says on which release the host stays, and cannot be read: to remove it and go on to the "
+                "release of the settings, run with --data unpin=True"
+            ) from None
     return History(
         current=_id(text("current")),
         previous=_id(text("previous")),
@@ -123,11 +131,15 @@ def read_description(text: str, release: str, path: str) -> Description:
     except ValidationError:
         what = "is not there" if not text.strip() else "cannot be read"
         raise PlanError(
-            f"{path}, which describes release {release}, {what}: it cannot be gone back to; "
-            "name the wanted release in the setting release, with --data unpin=True where the host is pinned"
+            f"the host cannot go back to release {release}: its description {path} {what}; name the release that you "
+            "want in the setting release, and where the host is pinned add --data unpin=True"
         ) from None
     if found.release.id != release:
-        raise PlanError(f"{path} describes {found.release.id}, not {release}: it was changed; use --data unpin=True")
+        raise PlanError(
+            f"the host cannot go back to release {release}: {path} describes {found.release.id}, somebody has changed "
+            "it; name the release that you want in the setting release, and where the host is pinned add "
+            "--data unpin=True"
+        )
     return found
 
 

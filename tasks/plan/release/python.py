@@ -22,8 +22,17 @@ def choose(found: System, manifest: Manifest, settings: Settings) -> str:
             )
         )
     if asked not in manifest.python:
+        whose = (
+            f"setting python = {asked!r}" if settings.python != "auto" else f"{found.os_name} carries Python {asked}"
+        )
+        best = manifest.python[-1]
         raise Refused(
-            error(CHECK, f"release {manifest.name} has locks for Python {', '.join(manifest.python)}, asked is {asked}")
+            error(
+                CHECK,
+                f"{whose}: release {manifest.name} has locks for {' and '.join(manifest.python)} only",
+                f'install python{best} on the host and set python = "{best}", or choose a release that has a lock for '
+                f"Python {asked}",
+            )
         )
     if asked in found.prereleases:
         raise Refused(

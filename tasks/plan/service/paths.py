@@ -126,6 +126,11 @@ class Paths:
         return f"{self.state}/probe.json" if self.layout == "pd" else f"{self.state}/probe-{self.layout}.json"
 
     @property
+    def told(self) -> str:
+        """Why the proof was stale when a run last said so: the next one says it in the report alone."""
+        return f"{self.config}/probe-stale"
+
+    @property
     def bench(self) -> str:
         """What pd-bench is told."""
         return f"{self.config}/bench.json"

@@ -365,7 +365,7 @@ def _refusal(wanted: list[_Server], fixed: dict[_Server, Gpus], host: _Host) -> 
     alone = all(other.role == server.role for other in (*wanted, *fixed))
     share = f"{server.role}_instances" if alone else "the other role's share"
     return PlanError(
-        f"{server.role} needs {server.size} GPUs on one NUMA node, free are {have or 'none'}: "
+        f"{server.role} needs {server.size} GPUs on one NUMA node, {f'only {have} left' if have else 'none is left'}: "
         f"lower {server.role}_tensor_parallel, or {share}, or name GPUs that lie apart in {server.role}_gpus, which is "
         f"slow; {_row(host.hardware, last)}"
     )

@@ -17,6 +17,8 @@ from tasks.plan.service.units import written_by_us
 from tasks.plan.settings.settings import Settings
 
 DOWN = ("inactive", "failed")  # ActiveState of a unit that holds nothing
+# Of a unit file, what stands below this line never reaches the process: a daemon-reload applies it, no restart.
+SYSTEMDS_OWN = "# Systemd alone reads what follows: a change of it restarts nothing."
 PARTS = ("script", "environment", "unit", "secret", "release", "packages")
 PART_NAMES = {
     "script": "launch script", "environment": "environment file", "unit": "unit file",
@@ -28,7 +30,7 @@ REPAIRED = "repaired"  # packages that this run puts right: no server was starte
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What a server executes: hashes of its files, and the id of its release."""
+    """What a server executes: hashes of what it sees of its files, and the id of its release."""
 
     script: str
     environment: str
@@ -44,6 +46,16 @@ class Fingerprint:
         if part == "packages" and self.release != running.release:
             return False  # another release has other packages
         return bool(getattr(self, part) != getattr(running, part))
+
+
+def seen(content: bytes) -> bytes:
+    """What a server sees of a file that it is started from: no comment line, and nothing that is systemd's own.
+
+    files/bin/pd-launch hashes the same of what it starts.
+    """
+    lines = content.splitlines(keepends=True)
+    end = next((number for number, line in enumerate(lines) if line.startswith(SYSTEMDS_OWN.encode())), None)
+    return b"".join(line for line in lines[:end] if not line.startswith(b"#"))
 
 
 @dataclass(frozen=True)

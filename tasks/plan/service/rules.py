@@ -90,7 +90,10 @@ def _not_served(settings: Settings, manifest: Manifest, profile: ModelProfile) -
     lines = []
     for name, since in SERVED_SINCE.items():
         if getattr(settings, name) and manifest.device == "cpu":
-            lines.append(f"setting {name} = True: release {manifest.name} serves no GPU, it needs one")
+            lines.append(
+                f"setting {name} = True needs GPUs, and release {manifest.name} is for the CPU: set it to False, or "
+                "name a release for GPUs"
+            )
         elif getattr(settings, name) and name not in manifest.serves:
             lines.append(
                 f"setting {name} = True: SGLang {manifest.sglang} cannot serve it, {since} was the first that can; "
@@ -100,8 +103,8 @@ def _not_served(settings: Settings, manifest: Manifest, profile: ModelProfile) -
         lines.append(f"setting speculative = True: model {profile.name} carries no draft; set it to False")
     if settings.router not in manifest.routers:
         lines.append(
-            f"setting router = {settings.router!r}: release {manifest.name} has locks for "
-            f"{' and '.join(manifest.routers)}"
+            f"setting router = {settings.router!r}: release {manifest.name} has no lock for it; name "
+            f"{' or '.join(manifest.routers)}"
         )
     return lines
 

@@ -19,12 +19,19 @@ Gigabytes = Annotated[float, Field(ge=0)]
 # Paths stand in units and scripts as they are: nothing that systemd or a shell would read in another way.
 AbsolutePath = Annotated[str, Field(pattern=r"^/[A-Za-z0-9_.+@:,=/-]*[A-Za-z0-9_.+@:,=-]$")]
 Interpreter = Annotated[str, Field(pattern=r"^/([A-Za-z0-9_.+@=-]+/)+bin/python[0-9.]*$|^/bin/python[0-9.]*$")]
+
+
+def _loads(value: object) -> object:
+    """`--data NAME=64/8,512/64` arrives as text, `--data NAME=64` as a number. Raises ValueError for half a load."""
+    loads = value.split(",") if isinstance(value, str) else [value] if isinstance(value, int) else value
+    for load in loads if isinstance(loads, list) else []:
+        if not re.fullmatch(r"[1-9][0-9]*/[1-9][0-9]*", str(load)):
+            raise ValueError(f"{load} is no load: write tokens in / tokens out of a request, such as 64/8")
+    return loads
+
+
+Loads = Annotated[list[str], Field(min_length=1), BeforeValidator(_loads)]
 # `--data NAME=1,16` arrives as text, `--data NAME=1` as a number.
-Loads = Annotated[
-    list[Annotated[str, Field(pattern=r"^[1-9][0-9]*/[1-9][0-9]*$")]],
-    Field(min_length=1),
-    BeforeValidator(lambda v: v.split(",") if isinstance(v, str) else v),
-]
 Counts = Annotated[
     list[Count],
     Field(min_length=1),
@@ -86,6 +93,7 @@ class Settings(BaseModel):
     wait: bool
     allow_older: bool
     patches: list[str] | None
+    more_patches: list[str]
     patch_dir: Annotated[str, Field(min_length=1)] | None
     package_index: str | None
     package_extra_indexes: list[str]
@@ -233,7 +241,7 @@ def _line(fault: Mapping[str, Any], given: Mapping[str, object]) -> str:
     if fault["type"] == "missing" and not inner:
         return f"setting {name} is missing: group_data/all.py should hold its default"
     inside = "".join(f"[{part!r}]" for part in inner if part in _keys(given.get(name)))
-    message = str(fault["msg"])
+    message = str(fault["msg"]).removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
     return without_passwords(f"setting {name}{inside} = {given.get(name)!r}: {message}")
 
@@ -293,10 +301,12 @@ def _contradictions(settings: Settings) -> list[str]:
         )
     if settings.environment == "existing" and settings.existing_python is None:
         lines.append('setting environment = "existing": set existing_python too, its interpreter on the host')
-    if settings.environment == "existing" and settings.patches:
-        lines.append(
-            f'setting patches = {settings.patches!r}: nothing is placed into environment = "existing"; leave it out'
-        )
+    for name in ("patches", "more_patches"):
+        if settings.environment == "existing" and getattr(settings, name):
+            lines.append(
+                f'setting {name} = {getattr(settings, name)!r}: nothing is placed into environment = "existing"; '
+                "leave it out"
+            )
     for name in ("existing_python", "existing_router_python", "existing_paths"):
         if settings.environment == "release" and getattr(settings, name):
             lines.append(f'setting {name} is read with environment = "existing" only: set that, or leave {name} out')

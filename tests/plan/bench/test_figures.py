@@ -67,6 +67,15 @@ def test_loads_that_make_no_sense(name: str, value: object) -> None:
     assert all(line.startswith(f"setting {name}") for line in error.value.lines)
 
 
+@pytest.mark.parametrize("value", [64, "64", "256/128,64"])
+def test_half_a_load_is_told_how_one_is_written(value: object) -> None:
+    with pytest.raises(PlanError) as error:
+        settings(bench_loads=value)
+    assert line_of(error) == (
+        f"setting bench_loads = {value!r}: 64 is no load: write tokens in / tokens out of a request, such as 64/8"
+    )
+
+
 def test_a_load_beyond_the_context_is_refused() -> None:
     with pytest.raises(PlanError) as error:
         bench.config_file(planned(context_length=1024, bench_loads=["512/512", "1024/1024"]))

@@ -140,10 +140,10 @@ CASES: list[tuple[str, Changes, dict[str, object], Level, str]] = [
     ("host/limits/memlock", {"limits": LIMITS, "pid1": NO_RAISE}, {"limit_memlock": "64K"}, HEALTHY, "'64K'"),
     ("host/limits/memlock", {"limits": LIMITS, "pid1": NO_RAISE}, {"limit_memlock": "65K"}, ERROR, "'65K'"),
     ("host/limits/memlock", {"limits": LIMITS}, {}, HEALTHY, "can be given"),
-    ("host/limits/nofile", {"limits": LIMITS.replace(" 4096", " 2048"), "pid1": NO_RAISE}, {}, ERROR, "units may open 2048 files, a server needs 4096"),
-    ("host/limits/nofile", {"limits": LIMITS.replace(" 4096", "20000"), "pid1": NO_RAISE}, {}, WARNING, "units may open 20000 files, limit_nofile = 1048576"),
+    ("host/limits/nofile", {"limits": LIMITS.replace(" 4096", " 2048"), "pid1": NO_RAISE}, {}, ERROR, "a server may open 2048 files here, and needs 4096"),
+    ("host/limits/nofile", {"limits": LIMITS.replace(" 4096", "20000"), "pid1": NO_RAISE}, {}, WARNING, "a server may open 20000 files here, limit_nofile = 1048576"),
     ("host/limits/nofile", {"limits": LIMITS.replace(" 4096", "20000"), "pid1": NO_RAISE}, {"limit_nofile": 20000}, HEALTHY, "20000"),
-    ("host/limits/nofile", {"sysctl": "fs.nr_open=65536"}, {}, WARNING, "units may open 65536 files"),
+    ("host/limits/nofile", {"sysctl": "fs.nr_open=65536"}, {}, WARNING, "a server may open 65536 files"),
     ("host/disk/release", {"disk": "/opt/sglang-pd 19531250\n/var/lib/sglang-pd 900000000"}, {}, ERROR, "/opt/sglang-pd has 20 GB free, 24 GB are needed"),
     ("host/disk/release", {"disk": "/opt/sglang-pd 19531250\n/var/lib/sglang-pd 900000000"}, {"minimum_free_disk_gb": 10}, HEALTHY, "10 GB are needed"),
     ("host/disk/release", {"disk": "/var/lib/sglang-pd 900000000"}, {}, ERROR, "/opt/sglang-pd has 0 GB free"),
@@ -195,7 +195,7 @@ def test_every_check_has_a_case_that_is_not_fine() -> None:
     told_before = {"host/system/readable", "gpu/driver/answers", "gpu/placement/possible", "release/auto/fits"}
     told_before |= {"model/files/there", "model/profile/agrees"}  # tests/plan/model
     elsewhere = {"gpu/topology/numa", "model/revision/pinned", "gpu/writes/collapse"}
-    elsewhere |= {"release/environment/fits", "release/pin/none"}  # test_existing.py, test_kept.py
+    elsewhere |= {"release/environment/fits", "release/pin/holds"}  # test_existing.py, test_kept.py
     elsewhere |= {"host/folders/ours", "host/user/reads"}  # test_folders.py, test_readable.py
     elsewhere |= {"gpu/xid/none", "gpu/fabric/ready"}  # test_xids.py, test_fabric.py
     assert faulty | told_before | elsewhere == CHECKS.keys()

@@ -277,9 +277,9 @@ def test_a_keyring_is_told_from_anything_else() -> None:
     assert driver.read_keyring(b"\x98\x33\x04", "k").path.endswith(".gpg")
     assert driver.read_keyring(b"\n-----BEGIN PGP PUBLIC KEY BLOCK-----\n", "k").path.endswith(".asc")
     for wrong in (b"", b"<html>", b"-----BEGIN PGP PRIVATE KEY BLOCK-----"):
-        with pytest.raises(PlanError, match="'k' is no OpenPGP public key"):
+        with pytest.raises(PlanError, match="'k' is not an OpenPGP public key"):
             driver.read_keyring(wrong, "k")
-    with pytest.raises(PlanError, match="no keyring of one repository"):
+    with pytest.raises(PlanError, match="more than 65536: name a file that holds the key of this repository alone"):
         driver.read_keyring(b"\x98" * 70000, "k")
 
 

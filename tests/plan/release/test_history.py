@@ -54,7 +54,10 @@ def test_an_answer_that_is_cut_short_is_one_line() -> None:
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"release": "a"}'])
 def test_a_pin_that_cannot_be_read_stops_the_run_until_it_is_taken_away(text: str) -> None:
-    with pytest.raises(PlanError, match=r"pin\.json is no pin that can be read: `--data unpin=True` takes it away"):
+    with pytest.raises(
+        PlanError,
+        match=r"pin\.json says on which release the host stays, and cannot be read: to remove it .*--data unpin=True",
+    ):
         history.read(sections(pin=text), PIN_PATH, unpin=False)
     assert history.read(sections(pin=text), PIN_PATH, unpin=True).pin is None
 
@@ -123,7 +126,10 @@ def test_a_description_brings_back_the_same_release() -> None:
 @pytest.mark.parametrize("damage", [lambda text: "", lambda text: text[: len(text) // 2], lambda text: "{}"])
 def test_a_description_that_is_missing_or_cut_is_one_line(damage: object) -> None:
     described = Description(release(), ("--tp",))
-    with pytest.raises(PlanError, match=r"FILE, which describes release .*: it cannot be gone back to"):
+    with pytest.raises(
+        PlanError,
+        match=r"the host cannot go back to release .*: its description FILE .*; name the release that you want",
+    ):
         history.read_description(damage(described.to_json().decode()), described.release.id, "FILE")  # type: ignore[operator]
 
 
@@ -131,7 +137,7 @@ def test_a_description_that_was_changed_is_not_taken() -> None:
     described = Description(release(), ("--tp",))
     changed = json.loads(described.to_json())
     changed["release"]["lock"] += "other==1\n"
-    with pytest.raises(PlanError, match="it was changed; use --data unpin=True"):
+    with pytest.raises(PlanError, match="somebody has changed it; name the release"):
         history.read_description(json.dumps(changed), described.release.id, "FILE")
 
 
@@ -140,10 +146,19 @@ def test_a_pin_says_who_when_and_why() -> None:
     assert PIN.model_copy(update={"why": "TPOT doubled"}).told.endswith("08:00:00Z (TPOT doubled)")
 
 
+def test_a_further_rollback_adds_its_reason_and_loses_none() -> None:
+    first = PIN.model_copy(update={"why": "TPOT doubled"})
+    assert PIN.also("slow").why == "slow"
+    assert first.also("").why == first.also("TPOT doubled").why == "TPOT doubled"
+    both = first.also("wrong answers")
+    assert both.why == both.also("wrong answers").why == "TPOT doubled; wrong answers"
+    assert (both.release, both.by, both.at) == (PIN.release, PIN.by, PIN.at)
+
+
 def test_a_pin_is_a_warning_that_says_how_to_go_on() -> None:
     made = plan(settings(), hardware(TWO_SOCKETS))
-    assert finding("release/pin/none", made=made).level is Level.HEALTHY
-    said = finding("release/pin/none", made=replace(made, pin=PIN, asked=made.release))
+    assert finding("release/pin/holds", made=made).level is Level.HEALTHY
+    said = finding("release/pin/holds", made=replace(made, pin=PIN, asked=made.release))
     assert said.level is Level.WARNING
     assert (
         PIN.told in said.line

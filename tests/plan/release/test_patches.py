@@ -83,6 +83,25 @@ def test_the_hook_comes_with_the_first_patch_and_is_not_named() -> None:
         catalogue.chosen_patches(CPU, ["hook"])
 
 
+def test_more_patches_come_besides_those_of_the_release_or_of_a_list(folder: Folder) -> None:
+    folder.add("mine")
+    own = str(folder.path)
+    assert names(catalogue.chosen_patches(CPU, own=own, more=["mine"])) == [HOOK, "cpu-engine", "disagg-stop", "mine"]
+    assert names(catalogue.chosen_patches(CPU, [], own=own, more=["mine", "mine"])) == [HOOK, "mine"]
+    assert names(catalogue.chosen_patches(CPU, ["disagg-stop"], more=["disagg-stop"])) == [HOOK, "disagg-stop"]
+
+
+@pytest.mark.parametrize("setting", ["patches", "more_patches"])
+def test_a_patch_of_ones_own_without_its_folder_is_told_of_the_setting(setting: str) -> None:
+    with pytest.raises(PlanError) as error:
+        catalogue.chosen_patches(
+            CPU, ["mine"] if setting == "patches" else None, more=["mine"] * (setting != "patches")
+        )
+    (line,) = error.value.lines
+    assert line.startswith(f"setting {setting} names patch 'mine': files/kernels holds ")
+    assert line.endswith(". For a patch of your own, set patch_dir to the folder that holds it.")
+
+
 def test_where_the_fast_paths_are_missing_the_release_brings_them_for_the_gpus_that_they_serve() -> None:
     assert names(catalogue.chosen_patches(OLD, capabilities={"12.0"})) == [HOOK, "sm120-decode", "sm120-hc-pre"]
     assert catalogue.chosen_patches(OLD, capabilities={"10.0"}) == ()

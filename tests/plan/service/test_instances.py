@@ -339,7 +339,9 @@ def test_both_routers_take_the_same_command_line(router: str, module: str) -> No
 def test_a_router_without_locks() -> None:
     with pytest.raises(PlanError) as error:
         servers(settings(router="smg"), hardware(TWO_SOCKETS), release(manifest(routers={"sglang-router": "9.3"})))
-    assert lines_of(error) == ("setting router = 'smg': release sglang-9.9-cu130 has locks for sglang-router",)
+    assert lines_of(error) == (
+        "setting router = 'smg': release sglang-9.9-cu130 has no lock for it; name sglang-router",
+    )
 
 
 DRAFTING = profile(speculative_algorithm="NEXTN")
@@ -391,4 +393,4 @@ def test_a_release_that_cannot_serve_a_setting_says_since_when(name: str, since:
 def test_a_release_for_the_cpu_needs_a_gpu_for_it(name: str) -> None:
     with pytest.raises(PlanError) as error:
         servers(settings(**{name: True}), hardware(TWO_SOCKETS), release(manifest(serves=[], device="cpu")), DRAFTING)
-    assert "serves no GPU" in lines_of(error)[0]
+    assert "is for the CPU: set it to False" in lines_of(error)[0]

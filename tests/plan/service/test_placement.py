@@ -374,7 +374,7 @@ def test_more_gpus_than_there_are() -> None:
 
 def test_the_second_role_finds_no_node_with_room() -> None:
     line = refused([0] * 5 + [1] * 3)
-    assert "decode needs 4 GPUs on one NUMA node, free are GPU 4 on node 0, GPU 5-7 on node 1" in line
+    assert "decode needs 4 GPUs on one NUMA node, only GPU 4 on node 0, GPU 5-7 on node 1 left" in line
     assert "or name GPUs that lie apart in decode_gpus" in line and "'GPU7 " in line
 
 
@@ -384,7 +384,7 @@ def test_a_node_that_the_host_lacks() -> None:
 
 def test_a_node_asked_for_that_is_full() -> None:
     line = refused(TWO_SOCKETS, prefill_numa_node=0, decode_numa_node=0)
-    assert "decode needs 4 GPUs on one NUMA node, free are none" in line
+    assert "decode needs 4 GPUs on one NUMA node, none is left" in line
 
 
 def test_a_node_asked_for_on_a_host_that_names_none() -> None:
