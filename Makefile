@@ -6,7 +6,7 @@ VENV := .venv
 SUITE := $(VENV)/.complete
 KERNELS := .venv-kernels/.complete
 
-.PHONY: help rehearse test test-without-servers test-units test-hosts test-install test-servers test-release test-faults test-kernels lint bench bench-serving lock wheelhouse node-down clean
+.PHONY: help rehearse test test-without-servers test-units test-hosts test-install test-servers test-release test-faults test-kernels lint bench bench-serving drift lock wheelhouse node-down clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -56,6 +56,10 @@ bench-serving: $(SUITE) ## measure the running service under load: HOST=NAME; LA
 	  $(if $(LOADS),--data 'bench_loads=$(LOADS)') $(if $(CONCURRENCY),--data 'bench_concurrency=$(CONCURRENCY)') \
 	  $(if $(RATES),--data 'bench_rates=$(RATES)') $(if $(LIMITS),--data 'bench_limits=$(LIMITS)') \
 	  $(if $(REPEATS),--data 'bench_repeats=$(REPEATS)') $(if $(LAYOUT),--data 'layout=$(LAYOUT)') $(foreach setting,$(DATA),--data '$(setting)')
+
+drift: $(SUITE) ## does a host differ from what is wanted? HOST=NAME; JSON=1, INVENTORY; changes nothing
+	@test -n "$(HOST)" || { echo 'make drift HOST=NAME: a host of $(or $(INVENTORY),inventory.py)' >&2; exit 2; }
+	@$(VENV)/bin/python -m tasks.support.drift '$(HOST)' $(if $(INVENTORY),--inventory '$(INVENTORY)') $(if $(JSON),--json)
 
 lock: $(SUITE) ## make a release's locks anew and show what moved: RELEASE=NAME; UPGRADE=1 takes newer packages
 	@$(VENV)/bin/python -m tools.lock $(or $(RELEASE),--help) $(if $(UPGRADE),--upgrade) $(LOCK_ARGUMENTS)
