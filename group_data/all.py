@@ -190,6 +190,8 @@ stop_limit = 90  # seconds to finish requests when a server stops, then it is ki
 # changed restarts, and prefill together with a lone decode server (docs/restarts.md). Whole servers always restart
 # one by one.
 restart_scope = "pair"
+# True = a run ends SGLang's servers and routers that no unit of systemd has, where they hold a port or GPU of the plan
+end_strays = False
 start_on_boot = True  # False = after a reboot the service waits until you start it
 
 # ---- Confinement: what systemd takes away from servers, router and tools (docs/security.md has the list) -------------

@@ -170,7 +170,8 @@ def _admitted(seen: Seen) -> Plan:
     seen.add(*of_hardware, *checks.judged(found, "plan"))
     for line in rules.cautions(plan.release.manifest, plan.context_length):
         logger.warning(f"{host.print_prefix}{line}")
-    return replace(plan, findings=seen.findings, built=_built(plan))
+    ended = checks.strays(found) if seen.settings.end_strays else ()
+    return replace(plan, findings=seen.findings, built=_built(plan), strays=ended)
 
 
 def _asked_for(seen: Seen) -> Manifest:

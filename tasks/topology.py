@@ -7,7 +7,7 @@ from pyinfra.api import deploy
 
 from tasks.facts.paths import Paths
 from tasks.facts.units import Units
-from tasks.operations import files, topology
+from tasks.operations import files, services, topology
 from tasks.plan.files import compare
 from tasks.plan.plan import Plan
 from tasks.plan.proof import judgement as proof
@@ -32,6 +32,7 @@ def prove(plan: Plan) -> None:
     proved = proof.read(plan, found[plan.paths.measured].text, found[BOOT_ID].text or "", stays)
     report.write(host.name, plan, (*plan.findings, *proved.findings), proved.data, proved.state)
 
+    services.ended(name="No stray servers", strays=plan.strays)
     for worker in plan.workers:
         topology.placed(name=f"Placement of {worker.name}", worker=worker)
     files.file(name=f"File {config.path}", wanted=config, found=found[config.path])

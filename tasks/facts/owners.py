@@ -12,5 +12,5 @@ OWNER = r"""unit_of() { awk -F: '$2 != "" && $2 != "name=systemd" {next}
     if (part[i] ~ /^[A-Za-z0-9:_.@\\-]+\.service$/) unit = part[i]}
   END {print unit}' /proc/1/cgroup "/proc/$1/cgroup" 2>/dev/null; }
 owner() { printf '%s\t%s\t%s\n' "$1" "$(unit_of "$1")" \
-  "$({ tr '\0' ' ' <"/proc/$1/cmdline"; } 2>/dev/null | LC_ALL=C tr -c ' -~' '?' | cut -c1-80)"; }
+  "$({ tr '\0' ' ' <"/proc/$1/cmdline"; } 2>/dev/null | LC_ALL=C tr -c ' -~' '?' | cut -c1-160)"; }
 """

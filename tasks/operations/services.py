@@ -14,6 +14,7 @@ from tasks.plan.plan import Plan
 from tasks.plan.service import bindings
 from tasks.plan.service.instances import Instance
 from tasks.plan.service.paths import UNITS
+from tasks.plan.service.strays import Stray
 
 Commands = Generator[StringCommand | FunctionCommand, None, None]
 
@@ -32,6 +33,27 @@ def retired(units: Mapping[str, Sequence[str]]) -> Commands:
     yield StringCommand(f"systemctl disable -q --now {shlex.join(units)}")
     files = [file for of_unit in units.values() for file in of_unit]
     yield StringCommand(f"rm -f {shlex.join(files)} && systemctl daemon-reload")
+
+
+# ended PID COMMAND: only the process that was seen; another one can have got its number.
+_ENDED = r"""
+said() { { tr '\0' ' ' <"/proc/$1/cmdline"; } 2>/dev/null | LC_ALL=C tr -c ' -~' '?' | cut -c1-160; }
+gone() { case $(cut -d')' -f2 "/proc/$1/stat" 2>/dev/null) in "" | " Z"*) ;; *) false ;; esac; }
+ended() { [ "$(said "$1")" = "$2" ] || return 0
+  kill "$1"; for _ in $(seq 100); do ! gone "$1" || return 0; sleep 0.2; done; kill -KILL "$1"; }
+"""
+
+
+@operation()
+def ended(strays: Sequence[Stray]) -> Commands:
+    """Servers that no unit has: asked to end, and killed after 20 s."""
+    if not strays:
+        host.noop("no process holds what the servers need")
+        return
+    for stray in strays:
+        say(host, f"pid {stray.pid} ({stray.command}) holds {stray.holds} outside every unit: ends", "yellow")
+    calls = [f"ended {stray.pid} {shlex.quote(stray.command)}" for stray in strays]
+    yield StringCommand("\n".join([_ENDED, *calls]))
 
 
 @operation()

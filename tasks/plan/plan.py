@@ -18,6 +18,7 @@ from tasks.plan.release.manifest import Release
 from tasks.plan.service.instances import Instance, kv_pairs
 from tasks.plan.service.paths import DEVICES, TARGET, Paths
 from tasks.plan.service.restarts import REPAIRED, Fingerprint, seen
+from tasks.plan.service.strays import Stray
 from tasks.plan.settings.settings import Settings
 
 
@@ -40,6 +41,7 @@ class Plan:
     pin: Pin | None = None  # that holds the host on this release
     asked: Release | None = None  # that the settings ask for, where a pin holds the host on another
     kept: kept.Kept = kept.NOTHING  # revisions of a model that is fetched
+    strays: tuple[Stray, ...] = ()  # that this run ends
     built: Mapping[str, Any] | None = None  # the release as the fact ReleaseState found it, None where it is not there
     derived: tuple[str, ...] = ()  # fields of the profile that were read from the model's folder
     model_told: str = ""  # what was read there, in one line; "" where there was nothing to read

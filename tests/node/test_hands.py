@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +13,8 @@ import pytest
 
 from tests.bin.wheels import wheel
 from tests.node.asking import CONFIG, UNITS, answers, out, pids, states
-from tests.node.deploying import deploy
-from tests.node.node import Node
+from tests.node.deploying import INVENTORY, deploy, environment
+from tests.node.node import REPOSITORY, Node
 from tests.node.waiting import until
 
 ROOT, STATE, SYSTEMD = "/opt/sglang-pd", "/var/lib/sglang-pd", "/etc/systemd/system"
@@ -55,6 +57,16 @@ PACKAGES = {
 }
 
 
+def drift(node: Node, *more: str) -> tuple[int, list[dict[str, str]]]:
+    """Exit status and rows of the command behind `make drift`."""
+    command = [sys.executable, "-m", "tasks.support.drift", "rehearsal", "--inventory", INVENTORY, "--json", *more]
+    ran = subprocess.run(
+        command, cwd=REPOSITORY, env=environment(node), stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    assert ran.returncode != 1, ran.stderr
+    return ran.returncode, json.loads(ran.stdout)["rehearsal"]
+
+
 @pytest.fixture(autouse=True)
 def mended(served: Node) -> Iterator[None]:
     """Whatever a test broke and its runs did not mend is mended for the next."""
@@ -70,14 +82,15 @@ def test_what_concerns_no_running_server_is_named_and_put_right_without_a_restar
     for command, _ in QUIET.values():
         out(served, command)
 
-    dry = deploy(served, "--dry")
-    assert set(dry.planned) == wanted, dry.output
-    assert f"{UNIT_DROP_IN}: a drop-in made by hand goes" in dry.output
+    status, rows = drift(served)
+    assert status == 2 and {name for row in rows for name in row["operation"].split("; ")} == wanted, rows
+    assert ("decode: launch script", "as wanted") in {(row["what"], row["running"]) for row in rows}
+    assert any(UNIT_DROP_IN in row["on_disk"] for row in rows)
     mended = deploy(served, "-y")
     assert set(mended.changed) == wanted, mended.output
     assert pids(served) == before and states(served) == ["active"] * 3
     assert served.run(f"test -e {UNIT_DROP_IN}").returncode != 0
-    assert deploy(served, "-y").changed == []
+    assert drift(served) == (0, [])
 
 
 def test_changed_packages_are_named_and_servers_restart_on_the_right_ones(served: Node, tmp_path: Path) -> None:
@@ -149,3 +162,23 @@ def test_what_the_service_user_cannot_read_is_refused_before_anything_stops(serv
     assert run.status != 0 and "Traceback" not in run.output
     assert "host/user/reads: servers run as sglang: it may not enter /srv/private (700 root:root)" in run.output
     assert pids(served) == before
+
+
+def test_a_router_started_by_hand_is_named_and_ended_only_where_the_setting_says_so(served: Node) -> None:
+    out(served, f"systemctl stop {UNITS[2]}")
+    out(
+        served,
+        "setsid -f bash -c 'exec -a sglang::router python3 -m http.server 8000 --bind 127.0.0.1' >/dev/null 2>&1",
+    )
+    until(lambda: ":8000" in out(served, "ss -Hltn"), "it listens", 20)
+    pid = out(served, "pgrep -f '^sglang::router -m http.server'")
+
+    refused = deploy(served, "-y")
+    assert refused.status != 0
+    assert f"port 8000 of router (router_port) is taken by pid {pid} (sglang::router" in refused.output
+    assert "end it or, since it is a server of SGLang's outside every unit, set end_strays = True" in refused.output
+    assert out(served, "pgrep -f '^sglang::router -m http.server'") == pid
+
+    mended = deploy(served, "-y", end_strays=True)
+    assert mended.changed == ["Topology | No stray servers", "Services | Running: router"], mended.output
+    assert served.run(f"kill -0 {pid}").returncode != 0 and answers(served)

@@ -9,5 +9,12 @@ from tasks.plan.checks import (
     environment, release, patches,
 )  # fmt: skip
 from tasks.plan.checks.registry import CHECKS, Found, judged, table
+from tasks.plan.service.strays import Stray, joined
 
-__all__ = ["CHECKS", "Found", "judged", "table"]
+__all__ = ["CHECKS", "Found", "judged", "strays", "table"]
+
+
+def strays(found: Found) -> tuple[Stray, ...]:
+    """Servers of SGLang's outside every unit that hold a port or a GPU of the plan."""
+    of_gpus = gpus.strays(found) if found.manifest.device == "cuda" else []
+    return joined([*ports.strays(found), *of_gpus])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tasks.plan.checks.registry import Found, Unreadable, Verdict, check, error, healthy, warning
 from tasks.plan.host.answers import HEALTH_COLUMNS, Gpu
 from tasks.plan.host.matrices import spell_number_list
+from tasks.plan.service.strays import Stray, is_stray
 from tasks.plan.service.units import is_ours
 from tasks.plan.settings.roles import ROLES
 
@@ -313,6 +314,7 @@ def remapped(found: Found) -> Verdict:
     "plan",
     judges="on the servers' GPUs only processes of our own units compute",
     source="field reports: a stray scheduler keeps GPU memory, and the next start fails for want of it",
+    settings=("end_strays",),
     ask="nvidia-smi --query-compute-apps=pid,gpu_uuid,used_memory --format=csv",
     of_gpu=True,
 )
@@ -320,19 +322,36 @@ def others(found: Found) -> Verdict:
     users = users_of(found)
     index_of = {gpu.uuid: gpu.index for gpu in found.gpus}
     strangers = [
-        (index_of.get(uuid, -1), pid, command, line)
+        (index_of.get(uuid, -1), pid, command, line, is_stray(unit, command))
         for pid, uuid, unit, command, line in users
         if not is_ours(unit) and index_of.get(uuid, -1) in found.wanted
     ]
-    if strangers:
-        named = ", ".join(f"GPU {index} by pid {pid} ({command})" for index, pid, command, _ in strangers)
+    staying = [each for each in strangers if not (found.settings.end_strays and each[-1])]
+    if staying:
+        named = ", ".join(f"GPU {index} by pid {pid} ({command})" for index, pid, command, *_ in staying)
+        may_end = (
+            ", set end_strays = True for servers of SGLang's outside every unit" if any(s[-1] for s in staying) else ""
+        )
         return error(
             f"others compute on GPUs of this plan: {named}",
-            "end them, or give the servers other GPUs",
-            *(line for *_, line in strangers),
+            f"end them{may_end}, or give the servers other GPUs",
+            *(line for *_, line, _ in staying),
         )
+    if strangers:
+        named = ", ".join(f"pid {pid} ({command})" for _, pid, command, *_ in strangers)
+        return healthy(f"this run ends {named}", *(line for *_, line, _ in strangers))
     ours = len({pid for pid, _, unit, *_ in users if is_ours(unit)})
     return healthy(f"{ours} processes of our own units, no other" if ours else "no process computes on them")
+
+
+def strays(found: Found) -> list[Stray]:
+    """Servers of SGLang's outside every unit that compute on the plan's GPUs."""
+    index_of = {gpu.uuid: gpu.index for gpu in found.gpus}
+    return [
+        Stray(pid, command, f"GPU {index_of[uuid]}")
+        for pid, uuid, unit, command, _ in users_of(found)
+        if is_stray(unit, command) and index_of.get(uuid, -1) in found.wanted
+    ]
 
 
 @check(
@@ -346,7 +365,11 @@ def others(found: Found) -> Verdict:
 )
 def memory(found: Found) -> Verdict:
     limit = found.settings.gpu_idle_memory_mib
-    ours = {uuid for _, uuid, unit, *_ in users_of(found) if is_ours(unit)}
+    ours = {
+        uuid
+        for _, uuid, unit, command, _ in users_of(found)
+        if is_ours(unit) or (found.settings.end_strays and is_stray(unit, command))
+    }
     cards = [card for card in health(found) if card.gpu.index in found.wanted]
     held = [(card, card.number("memory.used")) for card in cards if card.gpu.uuid not in ours]
     full = [(card, mib) for card, mib in held if mib > limit]

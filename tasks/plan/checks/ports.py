@@ -5,6 +5,7 @@ from __future__ import annotations
 from tasks.plan.checks.registry import Found, Unreadable, Verdict, check, error, healthy, warning
 from tasks.plan.host.answers import Listener, read_listeners
 from tasks.plan.host.matrices import number_list
+from tasks.plan.service.strays import Stray, is_stray
 from tasks.plan.service.units import is_ours
 
 
@@ -22,20 +23,40 @@ def _holder(listener: Listener) -> str:
     "plan",
     judges="each port of the plan is free, or one of our own units has it",
     source="sglang PR#21268, #37215",
+    settings=("end_strays",),
     ask="ss -ltnp",
 )
 def free(found: Found) -> Verdict:
-    found.text_or_empty("listeners")
-    listeners = read_listeners(found.answers)
-    holder = {each.port: each for each in listeners if not is_ours(each.unit or "")}
-    taken = [(name, port, setting) for name, port, setting in _ports(found) if port in holder]
+    holder = _strangers(found)
+    ended = {port for port, each in holder.items() if found.settings.end_strays and _is_stray(each)}
+    taken = [(name, port, setting) for name, port, setting in _ports(found) if port in holder and port not in ended]
     if taken:
+        strays = " or, since it is a server of SGLang's outside every unit, set end_strays = True,"
+        may_end = strays if any(_is_stray(holder[port]) for _, port, _ in taken) else ","
         return error(
             "; ".join(f"port {p} of {name} ({setting}) is taken by {_holder(holder[p])}" for name, p, setting in taken),
-            f"end it, or set {' and '.join(dict.fromkeys(setting for *_, setting in taken))} to a free port",
+            f"end it{may_end} or set {' and '.join(dict.fromkeys(setting for *_, setting in taken))} to a free port",
             *(f"port {p}: {_holder(holder[p])}" for _, p, _ in taken),
         )
-    return healthy(f"{len(_ports(found))} ports are free or held by our own units")
+    named = [f"port {port}: this run ends {_holder(holder[port])}" for port in sorted(ended)]
+    return healthy(f"{len(_ports(found))} ports are free or held by our own units", *named)
+
+
+def _strangers(found: Found) -> dict[int, Listener]:
+    """Who holds a port without being one of our units, by port."""
+    found.text_or_empty("listeners")
+    return {each.port: each for each in read_listeners(found.answers) if not is_ours(each.unit or "")}
+
+
+def _is_stray(listener: Listener) -> bool:
+    return listener.pid is not None and is_stray(listener.unit, listener.command)
+
+
+def strays(found: Found) -> list[Stray]:
+    """Servers of SGLang's outside every unit that hold a port of the plan."""
+    wanted = {port for _, port, _ in _ports(found)}
+    holders = [each for port, each in _strangers(found).items() if port in wanted and _is_stray(each)]
+    return [Stray(each.pid, each.command, f"port {each.port}") for each in holders if each.pid is not None]
 
 
 @check(

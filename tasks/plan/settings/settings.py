@@ -147,6 +147,7 @@ class Settings(BaseModel):
     answer_limit: Seconds
     stop_limit: Seconds
     restart_scope: Literal["pair", "changed"]
+    end_strays: bool
     start_on_boot: bool
 
     unit_options: dict[str, UnitOption]
