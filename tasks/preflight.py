@@ -28,6 +28,7 @@ from tasks.plan.host import answers as reading
 from tasks.plan.host.answers import Answer, Hardware, System
 from tasks.plan.model import derive, folder, kept
 from tasks.plan.model.profile import ModelProfile, Stated
+from tasks.plan.phases import confinement
 from tasks.plan.phases.runtime import lock_files
 from tasks.plan.phases.system import KERNEL_LIMITS, KERNEL_SETTINGS, debian_packages, directories
 from tasks.plan.plan import Plan
@@ -262,6 +263,7 @@ def _answers_for(plan: Plan) -> Mapping[str, Answer]:
         places=[directory.path for directory in directories(plan)],
         wheelhouse=plan.settings.package_wheelhouse,
         user=plan.settings.service_user,
+        view=confinement.view(plan),
         reads=plan.brought,
         imports=plan.brought_pythons,
         kept=plan.fetches,

@@ -32,11 +32,20 @@ as_servers() { _user=$1; shift
   if id -u "$_user" >/dev/null 2>&1; then limit 60 runuser -u "$_user" -- "$@"; return; fi
   _group=$(getent group "$_user" | cut -d: -f3)
   limit 60 setpriv --reuid 65534 --regid "${_group:-65534}" --clear-groups -- "$@"; }
+# confined USER COMMAND...: the same, and it sees of the host what a server sees: PD_VIEW hides the rest from it.
+confined() {
+  if [ -z "$PD_VIEW" ]; then as_servers "$@"; return; fi
+  _who=$1; shift
+  if id -u "$_who" >/dev/null 2>&1; then set -- "$_who" "" "$@"
+  else set -- 65534 "$(getent group "$_who" | cut -d: -f3)" "$@"; fi
+  _uid=$1 _gid=$2; shift 2
+  limit 60 systemd-run --quiet --collect --wait --pipe --property=RuntimeMaxSec=60 --property=User="$_uid" \
+    ${_gid:+--property=Group="$_gid"} $PD_VIEW -- "$@"; }
 # reads USER PATH...: what keeps the user from what lies there, a line each: what it cannot do, path, mode and owner.
-reads() { _who=$1; shift; as_servers "$_who" sh -c "$PD_READS" sh "$@" 2>/dev/null; }
+reads() { _user=$1; shift; confined "$_user" sh -c "$PD_READS" sh "$@" 2>/dev/null || printf 'run\tsh\n'; }
 # imports USER PYTHON MODULE,... FOLDER...: the same of an interpreter and of modules that it must find.
-imports() { _who=$1; shift
-  as_servers "$_who" "$1" -I -B -c "$PD_IMPORTS" "$@" 2>/dev/null || printf 'run\t%%s\n' "$1"; }
+imports() { _user=$1; shift
+  confined "$_user" "$1" -I -B -c "$PD_IMPORTS" "$@" 2>/dev/null || printf 'run\t%%s\n' "$1"; }
 kept() { [ -d "$2" ] || { echo '{}'; return; }
   as_servers "$1" python3 -I -c "$PD_MODEL" kept --directory "$2" --name "$3"; }
 wheels() { [ -d "$1" ] || return %d
@@ -57,6 +66,7 @@ for path in "$@"; do p= IFS=/ blocked=
   [ ! -d "$path" ] || find -L "$path" -maxdepth 1 ! -name '.*' ! -type d ! -readable | tr '\000-\011\013-\037' ' ' |
     head -n 3 | while IFS= read -r file; do said read "$file"; done
 done
+true
 """
 _IMPORTS = r"""
 import importlib.util, sys
@@ -88,14 +98,16 @@ class Planned(Sections):
         places: Sequence[str] = (),
         wheelhouse: str | None = None,
         user: str = "",
+        view: Sequence[str] = (),
         reads: Sequence[str] = (),
         imports: Sequence[Sequence[str]] = (),
         kept: Sequence[str] = (),
     ) -> str:
         """bindings: commands such as 'numactl --cpunodebind=0 --membind=0', as instances have them. patches: what
         pd-patch check is told, "" where there are none. places: folders, see tasks.plan.checks.folders. reads, imports:
-        what the user must be able to read, and for each interpreter the modules and folders on its path. kept: folder
-        of models and the name of one whose revisions are looked for."""
+        what the user must be able to read, and for each interpreter the modules and folders on its path. view: lines of
+        a unit that sees what a server sees: there they are asked for. kept: folder of models and the name of one whose
+        revisions are looked for."""
         lines = [f"section files present {shlex.join([release_file, model_file])}"]
         lines += [f"section {shlex.quote(f'binding {command}')} bind {command}" for command in bindings]
         lines.append(f"section variables variables {shlex.join([release_file, site_packages])}")
@@ -106,7 +118,8 @@ class Planned(Sections):
         if wheelhouse:
             lines.append(f"section wheels wheels {shlex.quote(wheelhouse)}")
         if reads or imports:
-            lines += [text_in("PD_READS", _READS), text_in("PD_IMPORTS", _IMPORTS)]
+            hidden = " ".join(f"--property={line}" for line in view)
+            lines += [text_in("PD_READS", _READS), text_in("PD_IMPORTS", _IMPORTS), text_in("PD_VIEW", hidden)]
             asked = [shlex.join(["reads", user, *reads]), *(shlex.join(["imports", user, *each]) for each in imports)]
             lines += [f"readable() {{ {'; '.join(asked)}; true; }}", "section readable readable"]
         if kept:

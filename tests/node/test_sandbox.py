@@ -11,6 +11,7 @@ import pytest
 
 from tasks.plan.service.paths import UNITS as FOLDER
 from tests.node.asking import UNITS, out
+from tests.node.deploying import deploy
 from tests.node.node import Node
 
 PROBE = Path(__file__).with_name("sandbox_probe.py")
@@ -97,3 +98,19 @@ def test_what_runs_is_what_was_tried(served: Node) -> None:
         assert said == {("NoNewPrivs:", "1"), ("CapBnd:", "0" * 16), ("Seccomp:", "2")}, unit
         roots = out(served, "cut -d' ' -f5,6 $(printf '/proc/%s/mountinfo ' " + " ".join(pids) + ") | grep '^/ '")
         assert all(root.startswith("/ ro,") for root in roots.splitlines()), unit
+
+
+@pytest.mark.usefixtures("home")
+def test_a_model_that_the_sandbox_hides_is_refused_before_anything_changes(served: Node) -> None:
+    """The service user itself could read it: the link leads into a home, which is empty for a server."""
+    out(served, f"cp -r /opt/sglang-pd/models/rehearsal-qwen2 {HOME}/model && ln -s {HOME}/model /srv/linked")
+    try:
+        assert served.run("runuser -u sglang -- cat /srv/linked/config.json").returncode == 0
+        hidden = deploy(served, "--dry", model_dir="/srv/linked")
+        open_homes = {"ProtectHome": {"value": "read-only", "reason": "the model's links lead there"}}
+        seen = deploy(served, "--dry", model_dir="/srv/linked", unit_options=json.dumps(open_homes))
+    finally:
+        out(served, f"rm -r {HOME}/model /srv/linked")
+    assert hidden.status != 0
+    assert f"it cannot get to where /srv/linked leads (a link to {HOME}/model)" in hidden.output
+    assert seen.status == 0, seen.output

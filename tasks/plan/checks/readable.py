@@ -20,8 +20,15 @@ _SAID = {
     judges="the service user can read what the host brings: model_dir, existing_python, existing_paths",
     source="tried: a model in a folder of another user's was found by root, and the new servers failed after the old "
     "ones had been stopped",
-    settings=("service_user", "model_dir", "existing_python", "existing_router_python", "existing_paths"),
-    ask="runuser -u SERVICE_USER -- ls MODEL_DIR",
+    settings=(
+        "service_user",
+        "unit_options",
+        "model_dir",
+        "existing_python",
+        "existing_router_python",
+        "existing_paths",
+    ),
+    ask="systemd-run --pipe -p User=SERVICE_USER -p ProtectHome=yes -p PrivateTmp=yes ls MODEL_DIR",
 )
 def readable(found: Found) -> Verdict:
     plan, user = found.plan, found.settings.service_user
@@ -32,7 +39,8 @@ def readable(found: Found) -> Verdict:
     if said:
         return error(
             f"servers run as {user}: {'; '.join(dict.fromkeys(said))}",
-            "open it to that user (chmod o+rx, setfacl), or name another one in service_user",
+            "open it to that user (chmod o+rx, setfacl), or name another one in service_user; what a link reaches in "
+            "/home or /root, a unit sees with ProtectHome in unit_options",
         )
     read = [*plan.brought, *(python for python, *_ in plan.brought_pythons)]
     return healthy(f"{user} reads {', '.join(read)}")

@@ -20,3 +20,12 @@ def of_instance(plan: Plan, instance: Instance) -> tuple[Option, ...]:
 def of_tool(plan: Plan) -> tuple[Option, ...]:
     """Of the units in which a run measures, compiles, or looks at something as a server would."""
     return replaced(sandbox.of_tool(plan.settings, plan.paths, on_gpu=plan.on_gpu), plan.settings)
+
+
+VIEW = ("ProtectHome", "PrivateTmp")  # what hides files of the host from a server
+
+
+def view(plan: Plan) -> list[str]:
+    """Lines of a unit that sees of the host what a server sees, whose folders may not be there yet."""
+    of_server = of_instance(plan, plan.workers[0])
+    return [line for option in of_server if option.name in VIEW for line in option.lines]
