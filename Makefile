@@ -36,7 +36,7 @@ test-release: $(SUITE) packages ## as test-install, with 0.5.17 beside it, and b
 	@EVERY_RELEASE=1 $(VENV)/bin/python -m pytest tests/node/test_release.py tests/node/test_air_gap.py
 
 test-faults: $(SUITE) packages ## break a release at 20 random points while another serves; FAULTS=N, SEED=N plays the same again
-	@FAULTS=$(or $(FAULTS),20) SEED=$(or $(SEED),$(shell date +%s)) $(VENV)/bin/python -m pytest tests/node/test_faults.py
+	@FAULTS=$(or $(FAULTS),20) SEED=$(or $(SEED),$(shell date +%s)) $(VENV)/bin/python -m pytest tests/node/test_faults.py tests/node/test_revisions.py
 
 test-kernels: $(KERNELS) ## test the GPU kernels alone, in Triton's interpreter and compiled for sm_120; no GPU needed
 	@.venv-kernels/bin/python -m pytest tests/kernels -W ignore::DeprecationWarning

@@ -3,9 +3,12 @@ revisions only the one that has answered."""
 
 from __future__ import annotations
 
+from pyinfra import host
 from pyinfra.api import deploy
 
-from tasks.operations import model, release
+from tasks.facts.history import Lying
+from tasks.operations import files, model, release
+from tasks.plan.phases import retire as planned
 from tasks.plan.plan import Plan
 
 
@@ -26,6 +29,9 @@ def releases(plan: Plan) -> None:
         user=user,
         leftovers=history.leftovers,
     )
+    lying: list[str] = host.get_fact(Lying, folders=planned.looked_into(plan))
+    of_root, of_user = planned.leftovers(plan, lying)
+    files.swept(name="No leftovers of earlier runs", paths=of_root, theirs=of_user, user=user)
     if plan.fetches:
         unwanted = [f"{paths.models}/{name}" for name in plan.kept.superseded]
         model.superseded(name="No other revision of the model", unwanted=unwanted, owner=user)

@@ -35,6 +35,20 @@ class ReleaseHistory(Sections):
         )
 
 
+class Lying(FactBase[list[str]]):
+    """What lies in some folders, by path. A folder that is a link is not looked into."""
+
+    @staticmethod
+    def default() -> list[str]:
+        return []
+
+    def command(self, folders: list[str]) -> str:
+        return f"find {shlex.join(folders)} -mindepth 1 -maxdepth 1 2>/dev/null; true"
+
+    def process(self, output: list[str]) -> list[str]:
+        return output
+
+
 class Text(FactBase[str]):
     """A file's text, "" where there is none."""
 

@@ -113,6 +113,20 @@ def absent(path: str, found: FoundPath, leftovers: Sequence[str] = ()) -> Comman
     yield StringCommand(f"rm -rf {shlex.quote(path)}")
 
 
+@operation()
+def swept(paths: Sequence[str], theirs: Sequence[str], user: str) -> Commands:
+    """Files and links of root's are removed, and folders that the user removes."""
+    if not paths and not theirs:
+        host.noop("nothing is left over")
+        return
+    for path in (*paths, *theirs):
+        logger.info(f"{host.print_prefix}{path}: an earlier run left it, nothing needs it")
+    if paths:
+        yield StringCommand(f"rm -f {shlex.join(paths)}")
+    if theirs:
+        yield StringCommand(as_user(user, "rm", "-rf", *theirs))
+
+
 def _given_to(wanted: WantedFile, path: str) -> str:
     """path: quoted already."""
     owner = shlex.quote(f"{wanted.owner}:{wanted.group}")

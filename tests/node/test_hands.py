@@ -21,6 +21,7 @@ ROOT, STATE, SYSTEMD = "/opt/sglang-pd", "/var/lib/sglang-pd", "/etc/systemd/sys
 ENV = f"{ROOT}/current/env"
 SITE = f"{ROOT}/current/env/lib/python3.11/site-packages"
 START_LIMIT = 300.0  # seconds
+GONE = "sglang-0.4.0-cpu-py3.11-0123456789"
 UNIT_DROP_IN = f"{SYSTEMD}/{UNITS[0]}.d/override.conf"
 
 # What no server has to restart for: a command, and the operations that name it and put it right.
@@ -44,6 +45,9 @@ QUIET = {
     "kernel settings": ("rm /etc/sysctl.d/60-sglang-pd.conf", {
         "System | Kernel settings /etc/sysctl.d/60-sglang-pd.conf"}),
     "current moved": (f"ln -sfn {ROOT}/releases/none {ROOT}/current", {"Activate | Current release is RELEASE"}),
+    "leftovers": (f"cd {CONFIG}; touch decode.sh.new prefill-7.env {SYSTEMD}/sglang-pd-decode.service.new "
+        f"{ROOT}/locks/{GONE}-router.txt; ln -s none {ROOT}/current.new; runuser -u sglang mkdir {STATE}/cache/{GONE}", {
+        "Retire | No leftovers of earlier runs"}),
 }  # fmt: skip
 OLDER = "/tmp/mdurl-0.0.9-py3-none-any.whl"
 # What changes the bytes that servers load: they restart on the right ones.
@@ -89,7 +93,7 @@ def test_what_concerns_no_running_server_is_named_and_put_right_without_a_restar
     mended = deploy(served, "-y")
     assert set(mended.changed) == wanted, mended.output
     assert pids(served) == before and states(served) == ["active"] * 3
-    assert served.run(f"test -e {UNIT_DROP_IN}").returncode != 0
+    assert served.run(f"test -e {UNIT_DROP_IN} || ls {STATE}/cache/{GONE} {ROOT}/*/{GONE}*").returncode != 0
     assert drift(served) == (0, [])
 
 

@@ -1,0 +1,44 @@
+"""What runs of before left on a host that nothing needs any more."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from tasks.plan.plan import Plan
+from tasks.plan.service.paths import UNITS
+
+_SERVER = re.compile(r"((?:prefill|decode|server)(?:-[0-9]+)?|router)\.(sh|env)")
+_RELEASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*-(?:py3\.[0-9]+|existing)-[0-9a-f]{10}")
+_DRAFT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+@-]*\.new")  # of a file or link that was to be put in place in one step
+
+
+def looked_into(plan: Plan) -> list[str]:
+    """Folders in which leftovers may lie."""
+    paths = plan.paths
+    return [paths.root, paths.bin, paths.locks, paths.config, UNITS, paths.cache]
+
+
+def leftovers(plan: Plan, lying: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Those among the paths: root's own, and the service user's. By their whole names: whatever else lies there is
+    somebody's."""
+    paths, history = plan.paths, plan.history
+    names = {instance.name for instance in plan.instances}
+    staying = {plan.release.id, *history.built, history.current, history.previous}
+    staying |= {plan.pin.release, plan.pin.instead_of} if plan.pin else set()
+    of_root, of_user = [], []
+    for path in sorted(lying):
+        folder, _, name = path.rpartition("/")
+        server, release = _SERVER.fullmatch(name), _RELEASE.match(name)
+        gone = release is not None and release[0] not in staying
+        if folder == paths.cache:
+            of_user += [path] if release and gone and release[0] == name else []
+        elif folder == UNITS:
+            of_root += [path] if name.startswith("sglang-pd-") and _DRAFT.fullmatch(name) else []
+        elif (
+            _DRAFT.fullmatch(name)
+            or (folder == paths.config and server and server[1] not in names)
+            or (folder == paths.locks and release and gone and path in paths.belongings(release[0]))
+        ):
+            of_root.append(path)
+    return of_root, of_user
