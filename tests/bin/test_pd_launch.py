@@ -6,6 +6,7 @@ import grp
 import hashlib
 import json
 import os
+import shlex
 import stat
 import subprocess
 import sys
@@ -153,6 +154,12 @@ def test_comments_and_what_systemd_alone_reads_are_in_no_fingerprint(instance: I
     instance.prepare()
     assert instance.left_behind()["unit"] == sha256(instance.unit) != after["unit"]
     assert instance.left_behind()["environment"] == sha256(instance.environment) != after["environment"]
+
+
+def test_the_folder_above_is_open_to_the_servers_whatever_the_units_umask(instance: Instance) -> None:
+    words = shlex.join(map(str, [BIN / "pd-launch", *instance.preparing]))
+    subprocess.run(["sh", "-c", f"umask 077; exec {words}"], check=True)
+    assert stat.S_IMODE(instance.folder.parent.stat().st_mode) == 0o755
 
 
 def test_a_missing_secret_is_none_and_cannot_slip_in_later(instance: Instance) -> None:
