@@ -96,6 +96,8 @@ pcie_ipc_allreduce = False  # True = FlashInfer's all-reduce over PCIe, not NCCL
 # layout "pd", SGLang 0.5.21 or later
 kv_checksum = False
 transfer_backend = "nixl"  # what moves the KV cache from prefill to decode: "nixl" or "mooncake"
+# Networks besides loopback that servers, router and tools may exchange packets with, such as ["10.1.0.0/24"]
+peer_networks = []
 # Environment variables of every server: {NAME: {"value": ..., "reason": ..., "source": ...}}. A host that sets this
 # replaces the whole dictionary; to add a variable, use prefill_environment, decode_environment or server_environment.
 # CUDA_DEVICE_ORDER=PCI_BUS_ID is always set.
@@ -119,6 +121,8 @@ router_port = 8000  # TCP
 router_api_key_env = None  # name of a variable in YOUR environment; it holds the key that clients must send
 router_metrics_host = "127.0.0.1"  # address to serve metrics on; beyond loopback only together with router_api_key_env
 router_metrics_port = 29001  # TCP
+# Networks that may reach router and metrics beyond loopback, such as ["10.1.0.0/16"]; [] = every host that can
+router_clients = []
 router_policy = "cache_aware"  # how a server is chosen: cache_aware, round_robin, random or power_of_two
 router_health_interval = 2  # seconds between two health checks of a server
 router_health_failures = 2  # failed checks in a row until a server counts as down
@@ -126,6 +130,18 @@ router_health_successes = 1  # good checks in a row until it counts as up again
 router_breaker_seconds = 5  # how long a server that fails often gets no requests; SGLang's 60 outlast its restart
 router_arguments = []  # more arguments for the router
 router_environment = {}  # more environment variables for the router: {NAME: value}
+
+# ---- Limits: what clients may ask for (docs/limits.md says what one gets who asks for more) --------------------------
+
+router_max_requests = 1024  # requests that are answered at once; one more gets status 429
+router_queue = 0  # requests that wait for their turn then, instead of 429; with router = "smg" only
+router_queue_limit = 60  # seconds that one waits at most
+router_rate = None  # requests per second, of all clients together; None = any; with router = "smg" only
+# Seconds for one request, its stream included. Ten that take longer make the router avoid that server for all
+# clients: bound answers with max_answer_tokens, not with this.
+router_request_limit = 1800
+router_body_limit_mib = 16  # MiB of one request; images need more
+max_answer_tokens = None  # tokens of one answer, longer ones end there; None = up to context_length
 
 # ---- Release: which versions run (docs/releases.md) ------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ from tasks.plan.release import choice, existing, history, python
 from tasks.plan.release.history import Description, History, Pin
 from tasks.plan.release.manifest import Manifest
 from tasks.plan.run.record import Locked
-from tasks.plan.service import instances, placement, rules
+from tasks.plan.service import instances, listening, placement, rules
 from tasks.plan.service.api_key import key_of
 from tasks.plan.service.paths import Paths
 from tasks.plan.settings import settings
@@ -113,7 +113,7 @@ def _examined() -> Seen:
     wanted = settings.load(host.data.dict())
     offered = catalogue.offered(wanted.release)  # one, unless it is "auto"
     stated = catalogue.stated(wanted.model, wanted.model_dir, wanted.model_profiles)
-    check_silenced(wanted.silenced_checks, IDS)
+    check_silenced(wanted.silenced_checks, (*IDS, listening.ID))
     if wanted.release != choice.AUTO:
         if not stated.missing:  # else when the folder is read
             profile, _ = derive.settled(stated, None, wanted.served_name)

@@ -56,3 +56,4 @@ def bring_up(plan: Plan) -> None:
         limit=plan.settings.router_ready_limit,
     )
     services.bound(name="Servers bound as planned", plan=plan)
+    services.listening(name="Servers listen as planned", plan=plan)

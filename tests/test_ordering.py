@@ -132,7 +132,7 @@ def bare_host(changes: Mapping[str, object] | None = None) -> dict[str, object]:
         KEPT: printed(dict.fromkeys(("current", "previous", "built", "served", "hidden", "pin"), Answer(0, ""))),
         SYSTEM: printed(JUDGED),
         HARDWARE: printed(JUDGED),
-        LISTENERS: printed({name: JUDGED[name] for name in ("listeners", "sockets", "owners")}),
+        LISTENERS: printed({name: JUDGED[name] for name in ("listeners", "sockets", "owners", "enforced")}),
         PLANNED: printed(
             {n: a for n, a in JUDGED.items() if n in ("files", "variables", "patches") or n.startswith("binding")}
             | places(PLAN)

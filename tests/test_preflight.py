@@ -117,7 +117,7 @@ def test_a_release_without_a_lock_for_the_hosts_python() -> None:
 
 def held(*holders: tuple[int, int | None, str, str]) -> list[str]:
     """Faults of the ports where these are held: port, pid, command, unit ("" for none)."""
-    listeners = "\n".join(f"0100007F:{port:04X} {inode}" for inode, (port, *_) in enumerate(holders))
+    listeners = "\n".join(f"tcp 0100007F:{port:04X} {inode}" for inode, (port, *_) in enumerate(holders))
     sockets = "\n".join(f"{inode} {pid}" for inode, (_, pid, _, _) in enumerate(holders) if pid)
     owners = "\n".join(f"{pid}\t{unit}\t{command}" for _, pid, command, unit in holders if pid)
     said = CHECKS["host/ports/free"].finding(found_host({"listeners": listeners, "sockets": sockets, "owners": owners}))

@@ -8,10 +8,13 @@ from collections.abc import Generator, Mapping, Sequence
 from pyinfra import host, state
 from pyinfra.api import FunctionCommand, StringCommand, operation
 
+from tasks.facts.listeners import Listeners
 from tasks.facts.processes import Bindings
 from tasks.operations.progress import follow_gates, say
+from tasks.plan.errors import PlanError
 from tasks.plan.plan import Plan
 from tasks.plan.service import bindings
+from tasks.plan.service import listening as sockets
 from tasks.plan.service.instances import Instance
 from tasks.plan.service.paths import UNITS
 from tasks.plan.service.strays import Stray
@@ -127,6 +130,28 @@ def running(
 def _unmet(need: Instance, waiting: Sequence[Instance]) -> str:
     names = ", ".join(instance.name for instance in waiting)
     return shlex.quote(f"{need.name} is not ready ({need.unit}): {names} will not start without it")
+
+
+@operation()
+def listening(plan: Plan) -> Commands:
+    """No process of a unit takes connections where it is not planned, unless the unit's filter closes that."""
+    if not state.is_executing:
+        host.noop("looked at once the servers run")
+        return
+    sections = host.get_fact(Listeners, units=[instance.unit for instance in plan.instances])
+    try:
+        verdict = sockets.judge(sections, plan.instances, plan.settings)
+    except PlanError as fault:
+        verdict = sockets.Verdict(fault.lines, (), 0)
+    accepted = plan.settings.silenced_checks.get(sockets.ID)
+    for line in verdict.faults if accepted else ():
+        say(host, f"silenced ({accepted}): {line}", "yellow")
+    if accepted or not verdict.faults:
+        shut = f", {len(verdict.closed)} wider and closed by the filter: {'; '.join(verdict.closed)}"
+        host.noop(f"{verdict.seen} sockets, on the planned addresses{shut if verdict.closed else ''}")
+        return
+    lines = [*verdict.faults, f"{sockets.ID}: docs/security.md says what to do"]
+    yield StringCommand(f"printf '%s\\n' {shlex.join(lines)} >&2; exit 1")
 
 
 @operation()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,6 +34,23 @@ def listener(*words: bytes) -> Iterator[tuple[int, int]]:
         yield int(process.stdout.readline()), process.pid
     finally:
         process.communicate(b"")
+
+
+def test_each_kind_of_socket_is_told_with_the_address_it_is_open_on() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as loopback,
+        socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as every,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as packets,
+        socket.create_connection(loopback.getsockname()) as client,
+    ):
+        packets.bind(("127.0.0.2", 0))
+        found = {(one.protocol, one.address, one.port) for one in told() if one.pid == os.getpid()}
+        assert {
+            ("tcp", "127.0.0.1", loopback.getsockname()[1]),
+            ("tcp", "::", every.getsockname()[1]),
+            ("udp", "127.0.0.2", packets.getsockname()[1]),
+        } <= found
+        assert client.getsockname()[1] not in {port for _, _, port in found}, "it takes no connections"
 
 
 def told() -> tuple[Listener, ...]:

@@ -45,7 +45,8 @@ def free(found: Found) -> Verdict:
 def _strangers(found: Found) -> dict[int, Listener]:
     """Who holds a port without being one of our units, by port."""
     found.text_or_empty("listeners")
-    return {each.port: each for each in read_listeners(found.answers) if not is_ours(each.unit or "")}
+    listeners = read_listeners(found.answers)
+    return {each.port: each for each in listeners if each.protocol == "tcp" and not is_ours(each.unit or "")}
 
 
 def _is_stray(listener: Listener) -> bool:

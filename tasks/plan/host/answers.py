@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -86,8 +87,10 @@ class NumaNode:
 
 @dataclass(frozen=True)
 class Listener:
-    """A TCP port that is taken, by whom, and by which unit of systemd."""
+    """A socket that takes connections or packets, by whom it is held, and by which unit of systemd."""
 
+    protocol: str  # tcp or udp
+    address: str  # 0.0.0.0 and :: are every one of the host
     port: int
     pid: int | None
     command: str
@@ -267,11 +270,18 @@ def _owner(line: str) -> tuple[int, tuple[str, str | None]]:
 
 
 def _listener(line: str, holders: Mapping[str, int], owners: Mapping[int, tuple[str, str | None]]) -> Listener:
-    """From an address and an inode of /proc/net/tcp: 0100007F:1F40 123."""
-    address, inode = line.split(" ")
+    """From a protocol, an address and an inode of /proc/net: tcp 0100007F:1F40 123."""
+    protocol, address, inode = line.split(" ")
+    words, _, port = address.rpartition(":")
     holder = holders.get(inode)
     command, unit = owners.get(holder, (ENDED, None)) if holder else ("a process without a pid", None)
-    return Listener(int(address.rpartition(":")[2], 16), holder, command, unit)
+    return Listener(protocol, _address(words), int(port, 16), holder, command, unit)
+
+
+def _address(words: str) -> str:
+    """127.0.0.1 of 0100007F: words of four bytes, the last byte first."""
+    swapped = b"".join(bytes.fromhex(words[at : at + 8])[::-1] for at in range(0, len(words), 8))
+    return str(ipaddress.ip_address(swapped))
 
 
 def _gpu(line: str, numa_of: Mapping[str, int], topo: TopoMatrix | None) -> Gpu:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tasks.plan.plan import Plan
-from tasks.plan.service import sandbox
+from tasks.plan.service import network, sandbox
 from tasks.plan.service.instances import Instance
 from tasks.plan.service.options import Option, replaced
 
@@ -12,14 +12,17 @@ def of_instance(plan: Plan, instance: Instance) -> tuple[Option, ...]:
     """Of the unit that runs a server or the router."""
     if instance.is_worker:
         confined = sandbox.of_server(plan.settings, plan.paths, on_gpu=plan.on_gpu)
+        filtered = network.of_server(plan.settings, instance.address)
     else:
         confined = sandbox.of_router(plan.settings)
-    return replaced(confined, plan.settings)
+        filtered = network.of_router(plan.settings)
+    return replaced((*confined, *filtered), plan.settings)
 
 
 def of_tool(plan: Plan) -> tuple[Option, ...]:
     """Of the units in which a run measures, compiles, or looks at something as a server would."""
-    return replaced(sandbox.of_tool(plan.settings, plan.paths, on_gpu=plan.on_gpu), plan.settings)
+    confined = sandbox.of_tool(plan.settings, plan.paths, on_gpu=plan.on_gpu)
+    return replaced((*confined, *network.of_tool(plan.settings)), plan.settings)
 
 
 VIEW = ("ProtectHome", "PrivateTmp")  # what hides files of the host from a server

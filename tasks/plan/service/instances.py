@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tasks.plan.model.profile import ModelProfile
 from tasks.plan.release.manifest import Release
-from tasks.plan.service import network, retraction
+from tasks.plan.service import limits, network, retraction
 from tasks.plan.service.paths import Paths
 from tasks.plan.service.placement import Placement
 from tasks.plan.settings.roles import LOOPBACK, PAIR, PORT_STEP, Decode, Role
@@ -125,6 +125,7 @@ def router(settings: Settings, release: Release, served: tuple[Instance, ...], p
         ("--health-success-threshold", str(settings.router_health_successes)),
         ("--cb-timeout-duration-secs", str(settings.router_breaker_seconds)),
         ("--worker-startup-timeout-secs", str(settings.worker_ready_limit)),
+        *limits.arguments(settings, release.router),
         *_lines(settings.router_arguments),
     ]
     return Instance(
@@ -281,6 +282,8 @@ def _environment(
             *_of_existing(release, paths),
         )
     }
+    for name, value, reason in limits.variables(settings):
+        found[name] = Variable(name, value, reason)
     if settings.pcie_ipc_allreduce:
         name = "SGLANG_ENABLE_PCIE_IPC_ALLREDUCE"
         found[name] = Variable(name, "1", "setting pcie_ipc_allreduce: 12 KiB in 5.3 us, NCCL took 205 (upstream)")

@@ -1,15 +1,21 @@
-"""Where a server's processes open sockets.
+"""Where a server's processes open sockets, and with whom a unit may exchange packets.
 
 The address of a role says which interface its processes use: loopback, as long as one host serves alone.
 """
 
 from __future__ import annotations
 
+import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tasks.plan.service.options import Option
 from tasks.plan.settings.roles import is_loopback
+from tasks.plan.settings.settings import Settings
 
 LOOPBACK_INTERFACE = "lo"
+DENY, ALLOW = "IPAddressDeny", "IPAddressAllow"
+_NOBODY = Option(DENY, ("any",), "from other hosts nothing comes in, to them nothing goes out")
 
 
 @dataclass(frozen=True)
@@ -36,3 +42,36 @@ def pins(address: str) -> tuple[Pin, ...]:
         Pin("NCCL_SOCKET_IFNAME", name, "NCCL would take the first other interface that is up"),
         Pin("UCX_NET_DEVICES", name, "UCX would listen on every interface; cuda_ipc and shared memory are no devices"),
     )
+
+
+def of_server(settings: Settings, address: str) -> tuple[Option, ...]:
+    """systemd's filter for a server that is reached at `address`."""
+    return (_NOBODY, _allowed(settings, (address,)))
+
+
+def of_router(settings: Settings) -> tuple[Option, ...]:
+    """As of_server; () where it serves everybody, since the filter tells no client from anybody else."""
+    addresses = (settings.router_host, settings.router_metrics_host)
+    if not settings.router_clients and not all(map(is_loopback, addresses)):
+        return ()
+    return (_NOBODY, _allowed(settings, addresses, settings.router_clients))
+
+
+def of_tool(settings: Settings) -> tuple[Option, ...]:
+    """As of_server, for a unit that measures as the servers do, or asks the router."""
+    return (_NOBODY, _allowed(settings, (settings.router_host, *(role.address for role in settings.roles.values()))))
+
+
+def _allowed(settings: Settings, own: tuple[str, ...], networks: Sequence[str] = ()) -> Option:
+    """Loopback, the host's own addresses beyond it, and networks."""
+    beyond = [address for address in own if not is_loopback(address) and _is_one(address)]
+    names = dict.fromkeys(("localhost", *beyond, *networks, *settings.peer_networks))
+    return Option(ALLOW, tuple(names), "this host's loopback" + (", and what settings name" if len(names) > 1 else ""))
+
+
+def _is_one(address: str) -> bool:
+    """Whether it is one address: no name, and not every address there is."""
+    try:
+        return not ipaddress.ip_address(address).is_unspecified
+    except ValueError:
+        return False

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tasks.plan.errors import PlanError, nearest
 from tasks.plan.model.profile import ModelProfile
 from tasks.plan.release.manifest import SERVED_SINCE, Manifest, unknown_arguments
-from tasks.plan.service import options, retraction, sandbox
+from tasks.plan.service import network, options, retraction, sandbox
 from tasks.plan.service.paths import Paths
-from tasks.plan.settings.roles import Decode
+from tasks.plan.settings.roles import LOOPBACK, Decode
 from tasks.plan.settings.settings import Settings
 
 LONG_CONTEXT = 8192  # tokens, above which an indexer that walks the whole maximum is slow
@@ -41,7 +41,8 @@ def check(settings: Settings, manifest: Manifest, accepted: frozenset[str], prof
         if isinstance(role, Decode):
             lines += _retraction(manifest, accepted, role)
     lines += _not_served(settings, manifest, profile)
-    lines += options.unknown(settings, sandbox.every(settings, Paths.of(settings, profile)))
+    every = (*sandbox.every(settings, Paths.of(settings, profile)), *network.of_server(settings, LOOPBACK))
+    lines += options.unknown(settings, every)
     if lines:
         raise PlanError(*lines)
 

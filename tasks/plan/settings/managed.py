@@ -71,6 +71,12 @@ _OF_ROLE: dict[str, Table] = {
         ("--health-success-threshold",): "use router_health_successes",
         ("--cb-timeout-duration-secs",): "use router_breaker_seconds",
         ("--worker-startup-timeout-secs",): "use worker_ready_limit",
+        ("--max-concurrent-requests",): "use router_max_requests",
+        ("--queue-size",): "use router_queue",
+        ("--queue-timeout-secs",): "use router_queue_limit",
+        ("--rate-limit-tokens-per-second",): "use router_rate",
+        ("--request-timeout-secs",): "use router_request_limit",
+        ("--max-payload-size",): "use router_body_limit_mib",
         ("--mini-lb",): "that router asks nobody for a key: leave it out",
     },
 }
@@ -87,6 +93,7 @@ _VARIABLES = {
     "TRITON_CACHE_DIR": _CACHES,
     "TVM_FFI_CACHE_DIR": _CACHES,
     "FLASHINFER_WORKSPACE_BASE": _CACHES,
+    "SGLANG_MAX_NEW_TOKENS_LIMIT": "use max_answer_tokens",
     "SGLANG_ENABLE_PCIE_IPC_ALLREDUCE": "use pcie_ipc_allreduce",
 }
 # Of every process: they would lead the launch script elsewhere.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from itertools import combinations
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from tasks.plan.errors import PlanError, nearest, without_passwords
 from tasks.plan.settings import managed
@@ -19,6 +20,7 @@ Gigabytes = Annotated[float, Field(ge=0)]
 # Paths stand in units and scripts as they are: nothing that systemd or a shell would read in another way.
 AbsolutePath = Annotated[str, Field(pattern=r"^/[A-Za-z0-9_.+@:,=/-]*[A-Za-z0-9_.+@:,=-]$")]
 Interpreter = Annotated[str, Field(pattern=r"^/([A-Za-z0-9_.+@=-]+/)+bin/python[0-9.]*$|^/bin/python[0-9.]*$")]
+Network = Annotated[str, AfterValidator(lambda text: str(ipaddress.ip_network(text)))]
 
 
 def _loads(value: object) -> object:
@@ -126,17 +128,26 @@ class Settings(BaseModel):
     pcie_ipc_allreduce: bool
     kv_checksum: bool
     transfer_backend: Literal["nixl", "mooncake"]
+    peer_networks: list[Network]
     worker_environment: dict[str, Variable]
 
     router_host: str
     router_port: Port
     router_metrics_host: str
     router_metrics_port: Port
+    router_clients: list[Network]
     router_policy: Literal["cache_aware", "round_robin", "random", "power_of_two"]
     router_health_interval: Seconds
     router_health_failures: Count
     router_health_successes: Count
     router_breaker_seconds: Seconds
+    router_max_requests: Count
+    router_queue: Annotated[int, Field(ge=0)]
+    router_queue_limit: Seconds
+    router_rate: Count | None
+    router_request_limit: Seconds
+    router_body_limit_mib: Count
+    max_answer_tokens: Count | None
     router_api_key_env: str | None
     router_arguments: list[str]
     router_environment: dict[str, str]
@@ -367,6 +378,12 @@ def _contradictions(settings: Settings) -> list[str]:
     lines += managed.variables("router_environment", "router", settings.router_environment)
     if settings.model_hub is not None and "@" in settings.model_hub:  # not shown: it may be a password
         lines.append("setting model_hub holds credentials, and any user of the host would see them: name one without")
+    for name, given in (("router_queue", settings.router_queue), ("router_rate", settings.router_rate)):
+        if given and settings.router != "smg":
+            lines.append(
+                f"setting {name} = {given}: {settings.router} cannot do that (docs/limits.md says what it does); leave "
+                'it out, or set router = "smg"'
+            )
     lines += _port_clashes(settings)
     lines += _driver_contradictions(settings)
     for name in ("router_host", "router_metrics_host"):

@@ -153,7 +153,9 @@ CASES: list[tuple[str, Changes, dict[str, object], Level, str]] = [
     ("host/wheelhouse/complete", {"wheels": Answer(4, "")}, WHEELHOUSE, ERROR, "/srv/wheels is not a folder on this host"),
     ("host/disk/model", {"disk": "/opt/sglang-pd 900000000\n/var/lib/sglang-pd 97656250"}, {}, ERROR, "/var/lib/sglang-pd has 100 GB free, 149 GB are needed"),
     ("host/disk/model", {"disk": "/opt/sglang-pd 900000000\n/var/lib/sglang-pd 97656250", "files": "/var/lib/sglang-pd/models/some-model-000000000000/config.json"}, {}, HEALTHY, "is there"),
-    ("host/ports/free", {"listeners": "0100007F:7530 9"}, {}, ERROR, "port 30000 of prefill (prefill_port) is taken by a process without a pid"),
+    ("host/ports/free", {"listeners": "tcp 0100007F:7530 9"}, {}, ERROR, "port 30000 of prefill (prefill_port) is taken by a process without a pid"),
+    ("host/filter/enforced", {"enforced": "passed"}, {}, WARNING, "not enforced: systemd ignores IPAddressDeny here|CAP_BPF"),
+    ("host/filter/enforced", {"enforced": "refused"}, {}, HEALTHY, "cannot send"),
     ("host/ports/ephemeral", {}, {"reserve_ports": False, "decode_port": 40000}, WARNING, "port 40000 (decode)|reserve_ports = True"),
     ("host/ports/ephemeral", {}, {"reserve_ports": False}, HEALTHY, "32768-60999"),
     ("model/files/there", {}, {"model_dir": "/models/x"}, HEALTHY, "/models/x holds 146 GB of weights"),
@@ -340,7 +342,7 @@ def test_a_release_for_the_cpu_is_not_refused_for_its_gpus() -> None:
 
 
 def test_a_release_for_the_cpu_is_refused_for_what_it_uses() -> None:
-    said = verdicts(found({"listeners": "0100007F:7530 9"}, device="cpu"))["host/ports/free"]
+    said = verdicts(found({"listeners": "tcp 0100007F:7530 9"}, device="cpu"))["host/ports/free"]
     assert said.stops
 
 

@@ -269,7 +269,10 @@ def test_a_systems_number_that_cannot_be_read_is_named(name: str, text: str) -> 
 
 # ---- ports that are taken
 
-LISTENING = "0100007F:7530 101\n00000000000000000000000000000000:0016 102\n00000000:2326 103"
+LISTENING = (
+    "tcp 0100007F:7530 101\ntcp 00000000000000000000000000000000:0016 102\nudp 0201D50A:2326 103\n"
+    "tcp 000080FE00000000FF005450010000FE:1F40 104"
+)
 SOCKETS = "101 812\n102 990\n102 1"
 
 
@@ -281,9 +284,10 @@ def listening(listeners: str = LISTENING, sockets: str = SOCKETS, owners: str = 
 def test_listeners_with_their_owners() -> None:
     owners = "812\tsglang-pd-prefill.service\t/opt/x/python3 -m sglang\n1\t\tsshd: listener"
     assert read_listeners(listening(owners=owners)) == (
-        Listener(30000, 812, "/opt/x/python3 -m sglang", "sglang-pd-prefill.service"),
-        Listener(22, 1, "sshd: listener", None),
-        Listener(8998, None, "a process without a pid", None),
+        Listener("tcp", "127.0.0.1", 30000, 812, "/opt/x/python3 -m sglang", "sglang-pd-prefill.service"),
+        Listener("tcp", "::", 22, 1, "sshd: listener", None),
+        Listener("udp", "10.213.1.2", 8998, None, "a process without a pid", None),
+        Listener("tcp", "fe80::5054:ff:fe00:1", 8000, None, "a process without a pid", None),
     )
 
 
@@ -305,7 +309,9 @@ def test_listeners_cut_short(missing: str) -> None:
         read_listeners(sections)
 
 
-@pytest.mark.parametrize("text", ["awk: not found", "0100007F", "0100007F:http 101"])
+@pytest.mark.parametrize(
+    "text", ["awk: not found", "tcp 0100007F", "tcp 0100007F:http 101", "tcp 01007F:1F40 1", "tcp localhost:1F40 1"]
+)
 def test_listeners_that_cannot_be_read_are_quoted(text: str) -> None:
     with pytest.raises(PlanError) as error:
         read_listeners(listening(text))

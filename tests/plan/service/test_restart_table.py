@@ -44,6 +44,10 @@ CHANGED: dict[str, object] = {
     "router_host": "127.0.0.2",
     "router_metrics_host": "127.0.0.2",
     "router_policy": "random",
+    "router_clients": ["10.0.0.0/8"],
+    "router_rate": 5,
+    "max_answer_tokens": 100,
+    "peer_networks": ["10.1.0.0/24"],
     "router_arguments": ["--log-level", "debug"],
     "router_environment": {"RUST_LOG": "debug"},
     "router_api_key_env": "KEY",
@@ -91,6 +95,8 @@ BESIDE: dict[str, dict[str, object]] = {
     **{f"{role}_instances": {"prefill_tensor_parallel": 2, "decode_tensor_parallel": 2} for role in ("prefill", "decode")},
     **{f"{role}_numa_node": {"prefill_tensor_parallel": 2, "decode_tensor_parallel": 2} for role in ("prefill", "decode")},
     "decode_retraction_gb": {"decode_retraction_backup": "host_pool"},
+    **{name: {"router": "smg"} for name in ("router_queue", "router_rate")},
+    "router_queue_limit": {"router": "smg", "router_queue": 5},
 }  # fmt: skip
 # What a plan alone does not show: of one run, or about an environment that lies on the host.
 ELSEWHERE = {
