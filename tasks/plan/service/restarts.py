@@ -167,7 +167,7 @@ class Look:
     @property
     def phase(self) -> Phase:
         if self.active == "active":
-            return Phase.READY
+            return Phase.QUEUED if self.job else Phase.READY  # the one before still runs: its restart has not begun
         if self.active == "deactivating":
             return Phase.STOPPING
         if self.active in DOWN:

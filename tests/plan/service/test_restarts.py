@@ -256,6 +256,7 @@ def test_what_a_gate_waits_for() -> None:
     ("active", "sub", "job", "phase"),
     [
         ("active", "running", "", Phase.READY),
+        ("active", "running", "7", Phase.QUEUED),
         ("deactivating", "stop-sigterm", "7", Phase.STOPPING),
         ("inactive", "dead", "7", Phase.QUEUED),
         ("failed", "failed", "7", Phase.QUEUED),
