@@ -7,6 +7,7 @@ another section. A mark that content cannot know would not do: it stands in the 
 from __future__ import annotations
 
 import base64
+import contextlib
 import re
 from collections.abc import Mapping
 
@@ -44,10 +45,13 @@ class Sections(FactBase[Mapping[str, Answer]]):
         return {}
 
     def process(self, output: list[str]) -> Mapping[str, Answer]:
-        found = filter(None, map(_SECTION.fullmatch, output))
-        return {line[1]: Answer(int(line[3]), _text(line[2])) for line in found}
+        found = {}
+        for line in filter(None, map(_SECTION.fullmatch, output)):
+            with contextlib.suppress(ValueError):  # a line that was cut, or changed on its way, is not ours either
+                found[line[1]] = Answer(int(line[3]), _text(line[2]))
+        return found
 
 
 def _text(encoded: str) -> str:
-    """As a terminal would show it: without the last line break."""
-    return base64.b64decode(encoded).decode(errors="replace").removesuffix("\n")
+    """As a terminal would show it: without the last line break. Raises ValueError for what is no base64."""
+    return base64.b64decode(encoded, validate=True).decode(errors="replace").removesuffix("\n")

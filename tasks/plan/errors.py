@@ -6,11 +6,14 @@ import re
 
 
 class PlanError(ValueError):
-    """Input that cannot be planned with. `lines` holds one line a fault: what, where, what to do."""
+    """Input that cannot be planned with. `lines` holds one line a fault: what, where, what to do.
+
+    A line stays one, whatever the input that it quotes holds.
+    """
 
     def __init__(self, *lines: str) -> None:
-        super().__init__("; ".join(lines))
-        self.lines = lines
+        self.lines = tuple(re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+", " ", line) for line in lines)
+        super().__init__("; ".join(self.lines))
 
 
 def without_passwords(text: str) -> str:

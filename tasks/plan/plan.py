@@ -96,7 +96,9 @@ class Plan:
     def open_files(self) -> int:
         """What units may open: as the setting says, or as many as this host can give."""
         most = self.system.sysctls.get("fs.nr_open") or ""
-        return int(min(self.settings.limit_nofile, self.hardware.open_files, float(most if most.isdigit() else "inf")))
+        return int(
+            min(self.settings.limit_nofile, self.hardware.open_files, float(most if most.isdecimal() else "inf"))
+        )
 
     @property
     def group(self) -> str:

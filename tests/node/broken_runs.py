@@ -58,12 +58,13 @@ esac
 # What may differ between two hosts that were made alike: caches, logs, what the system itself keeps.
 NOT_OURS = re.compile(
     r"^/(var/lib/(apt|dpkg|systemd|private|sglang-pd/cache)|var/(log|cache)|usr|run/(held|systemd|user|log|lock|utmp)|"
-    r"etc/(ld\.so\.cache|ssl)|opt/sglang-pd/cache)\b|/__pycache__|\.pyc$|^/etc/.*[~-]$"
+    r"etc/(ld\.so\.cache|ssl)|opt/sglang-pd/cache|lib/systemd|(var/)?tmp/systemd-private)\b|"
+    r"/__pycache__|\.pyc$|^/etc/.*[~-]$|^\(sd-|^/usr/sbin/sshd|^sshd: "
 )
 LOOK = """find /etc /opt /root /tmp /var /run /home /srv /dev/shm -xdev 2>/dev/null
 for process in /proc/[0-9]*; do tr '\\0' ' ' <$process/cmdline && echo; done 2>/dev/null; true"""
 # The same file of two hosts: random parts, process numbers and dates do not count.
-VARYING = re.compile(r"(?<=[./_@-])(?=[0-9a-zA-Z_]*\d)[0-9a-zA-Z_]{8,}|\d+")
+VARYING = re.compile(r"(?<=/tmp/tmp)\w{8}|(?<=[./_@-])(?=[0-9a-zA-Z_]*\d)[0-9a-zA-Z_]{8,}|\d+")
 
 
 class Ask:

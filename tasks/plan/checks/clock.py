@@ -19,7 +19,7 @@ from tasks.plan.driver.steps import of_driver
 )
 def clock(found: Found) -> Verdict:
     lines = found.rows("clock")
-    if not lines[0].isdigit():
+    if not lines[0].isdecimal():
         raise Unreadable("no seconds in it", lines[0])
     skew, most = int(lines[0]) - found.now, found.settings.maximum_clock_skew_s
     if abs(skew) > most:

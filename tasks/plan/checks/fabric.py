@@ -76,7 +76,7 @@ def _fabric_states(found: Found) -> dict[int, tuple[str, str]]:
     states = {}
     for line in found.rows("fabric"):
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) != 3 or not cells[0].isdigit():
+        if len(cells) != 3 or not cells[0].isdecimal():
             raise Unreadable("a line that is cut short or of another shape", line.strip())
         if cells[1] not in NOT_SAID:
             states[int(cells[0])] = (cells[1], cells[2])

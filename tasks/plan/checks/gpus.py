@@ -26,7 +26,7 @@ class Health:
     def number(self, column: str) -> int:
         """Raises Unreadable where the driver gives no number."""
         cell = self.cells[column]
-        if not cell.isdigit():
+        if not cell.isdecimal():
             raise Unreadable(f"GPU {self.gpu.index} gives {cell!r} for {column}", self.line)
         return int(cell)
 
@@ -41,7 +41,7 @@ def health(found: Found) -> list[Health]:
     by_index = {}
     for line in found.rows("health"):
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) != len(columns) or not cells[0].isdigit():
+        if len(cells) != len(columns) or not cells[0].isdecimal():
             raise Unreadable("a line that is cut short or of another shape", line.strip())
         by_index[int(cells[0])] = Health(
             _gpu(found, int(cells[0]), line), line.strip(), dict(zip(columns, cells, strict=True))
@@ -398,7 +398,7 @@ def users_of(found: Found) -> list[tuple[int, str, str, str, str]]:
         if not line.strip():
             continue
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) != 3 or not cells[0].isdigit() or not cells[1].startswith("GPU-"):
+        if len(cells) != 3 or not cells[0].isdecimal() or not cells[1].startswith("GPU-"):
             raise Unreadable("a line that is cut short or of another shape", line.strip())
         unit, command = owner.get(cells[0], ("", "a process that has ended"))
         users.append((int(cells[0]), cells[1], unit, command, line.strip()))

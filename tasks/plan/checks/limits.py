@@ -22,7 +22,7 @@ LEAST_FILES = 4096
 def shm(found: Found) -> Verdict:
     line = found.rows("shm")[-1]
     cells = line.split()
-    if len(cells) < 6 or not cells[1].isdigit():
+    if len(cells) < 6 or not cells[1].isdecimal():
         raise Unreadable("no size in it", line)
     size, needed = int(cells[1]) * 1024 / GB, found.settings.minimum_shm_gb
     if size < needed:
@@ -81,7 +81,7 @@ def memlock(found: Found) -> Verdict:
 )
 def nofile(found: Found) -> Verdict:
     wanted, most = found.settings.limit_nofile, found.system.sysctls.get("fs.nr_open")
-    if not most or not most.isdigit():
+    if not most or not most.isdecimal():
         raise Unreadable("no fs.nr_open")
     hard = _hard(found, "Max open files")
     given = min(int(most), float("inf") if _may_raise(found) else hard)

@@ -185,7 +185,7 @@ def read(answers: Mapping[str, Answer]) -> FoundDriver:
 
     def number(name: str) -> int:
         text = " ".join(lines(name))
-        if not text.isdigit():
+        if not text.isdecimal():
             raise PlanError(f"the host's answer to {name!r} cannot be read: {text[:160]!r}")
         return int(text)
 

@@ -286,7 +286,7 @@ def _address(words: str) -> str:
 
 def _gpu(line: str, numa_of: Mapping[str, int], topo: TopoMatrix | None) -> Gpu:
     cells = [cell.strip() for cell in line.split(",")]
-    if len(cells) != len(GPU_COLUMNS.split(",")) or not cells[0].isdigit():
+    if len(cells) != len(GPU_COLUMNS.split(",")) or not cells[0].isdecimal():
         raise Refused(
             error(
                 "gpu/driver/answers",
@@ -302,7 +302,7 @@ def _gpu(line: str, numa_of: Mapping[str, int], topo: TopoMatrix | None) -> Gpu:
         near = next((gpu.numa for gpu in topo.gpus if gpu.index == int(index)), ()) if topo else ()
         numa = near[0] if len(near) == 1 else None
     return Gpu(
-        int(index), uuid, bus_id, name, capability, driver, int(memory) if memory.isdigit() else 0,
+        int(index), uuid, bus_id, name, capability, driver, int(memory) if memory.isdecimal() else 0,
         persistence == "Enabled", mig == "Enabled", numa,
     )  # fmt: skip
 

@@ -52,13 +52,19 @@ class P2PMatrix:
         return self.statuses[(a, b)]
 
 
+HIGHEST = 1 << 20  # Linux knows fewer CPUs and nodes, TCP fewer ports: whoever says more makes no list of it
+
+
 def number_list(text: str) -> frozenset[int]:
     """CPUs, nodes or ports of a kernel list such as '0-63,128-191'. Raises ValueError for anything else."""
     found: set[int] = set()
     for part in text.strip().strip(",").split(","):
         if part:
             low, dash, high = part.partition("-")
-            found.update(range(int(low), int(high if dash else low) + 1))
+            first, last = int(low), int(high if dash else low)
+            if last > HIGHEST:
+                raise ValueError(f"no list of the kernel: {part}")
+            found.update(range(first, last + 1))
     return frozenset(found)
 
 
@@ -170,7 +176,7 @@ def _affinity(index: int, header: str, text: str, rest: list[str], line: str) ->
         index,
         number_list(cpus) if CPU_LIST.match(cpus) else frozenset(),
         tuple(sorted(number_list(numa))) if CPU_LIST.match(numa) else (),
-        int(own) if own.isdigit() else None,
+        int(own) if own.isdecimal() else None,
     )
 
 

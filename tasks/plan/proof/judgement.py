@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from tasks.plan.files import WantedFile
 from tasks.plan.findings import Finding, Level, silence
 from tasks.plan.model.profile import ModelProfile
 from tasks.plan.plan import Plan
 from tasks.plan.proof import probe
+from tasks.plan.proof.result import Result
 from tasks.plan.release.versions import at_least
 
-FORMAT = 1
 STATE = "proof/state"  # id of the finding that says whether a proof is fresh
 FRESH, NONE = "fresh", "none"  # states of a proof; anything else says why it is stale
 CUDA_IPC_UCX = "1.23"  # the first UCX whose estimate of cuda_ipc on sm_120 is not below the host's (ucx#11865)
@@ -111,10 +111,11 @@ def transfer_seconds(
 
 
 def _data(text: str | None) -> Mapping[str, Any] | None:
+    """None for what pd-probe did not write: the service user owns the file."""
     try:
-        data = json.loads(text or "")
-        return data if data["format"] == FORMAT and isinstance(data["parts"], dict) and data["depends"] else None
-    except (ValueError, TypeError, KeyError):
+        Result.model_validate_json(text or "")
+        return cast(Mapping[str, Any], json.loads(text or ""))
+    except ValueError:
         return None
 
 

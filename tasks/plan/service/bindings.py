@@ -32,14 +32,14 @@ def judge(
     holders: dict[int, set[int]] = {}
     for line in sections["gpus"].text.splitlines() if sections.get("gpus", Answer(1, "")).status == 0 else []:
         pid, uuid, *_ = (cell.strip() for cell in f"{line},".split(","))
-        if pid.isdigit():  # else the driver's words, such as that it shows no process
+        if pid.isdecimal():  # else the driver's words, such as that it shows no process
             holders.setdefault(int(pid), set()).add(index_of.get(uuid, -1))
     for instance in instances:
         placement = instance.placement
         if placement is None:
             continue
         lines = [line.split() for line in sections.get(instance.unit, Answer(1, "")).text.splitlines()]
-        lines = [words for words in lines if len(words) == 3 and words[1] != "-"]  # else it ended meanwhile
+        lines = [words for words in lines if _is_process(words)]
         if not lines:
             faults.append(f"{instance.name}: no process of {instance.unit} could be read")
             continue
@@ -70,3 +70,11 @@ def judge(
         elif held != set(placement.gpus):
             faults.append(f"{instance.name}: holds GPU {sorted(held)}, planned are {list(placement.gpus)}")
     return Verdict(tuple(faults), tuple(unknown))
+
+
+def _is_process(words: list[str]) -> bool:
+    """Whether a line tells of a process: one that ended meanwhile has no CPUs."""
+    try:
+        return len(words) == 3 and int(words[0]) > 0 and bool(number_list(words[1]))
+    except ValueError:
+        return False

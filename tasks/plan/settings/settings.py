@@ -38,7 +38,7 @@ Counts = Annotated[
     list[Count],
     Field(min_length=1),
     BeforeValidator(
-        lambda v: [int(n) if n.isdigit() else n for n in v.split(",")] if isinstance(v, str)
+        lambda v: [int(n) if n.isdecimal() else n for n in v.split(",")] if isinstance(v, str)
         else [v] if isinstance(v, int) else v
     ),
 ]  # fmt: skip
