@@ -19,7 +19,7 @@ from tasks.plan.phases.system import kernel_settings
 from tasks.plan.plan import Plan
 from tasks.plan.report import page
 from tasks.plan.service.api_key import written
-from tasks.plan.service.instances import Instance, kv_pairs, lone_decode
+from tasks.plan.service.instances import Instance, goes_with
 from tasks.plan.service.paths import SYSCTL, UNITS
 from tasks.plan.service.restarts import SYSTEMDS_OWN, Fingerprint
 from tasks.plan.service.units import mark
@@ -51,7 +51,6 @@ class InstanceFiles:
 def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
     paths, user, group = plan.paths, plan.settings.service_user, plan.group
     secret = None if instance.is_worker else api_key(plan)
-    decode = lone_decode(plan.instances)
     values = {
         "instance": instance,
         "paths": paths,
@@ -69,7 +68,7 @@ def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
         "secret": secret.path if secret else None,
         "patches": plan.patch_notes,
         "open_files": plan.open_files,
-        "decode": decode if (instance, decode) in kv_pairs(plan.instances) else None,
+        "decode": goes_with(plan.instances).get(instance.name),
         "gpus": plan.gpus_freed_before(instance),
         "confinement": confinement.of_instance(plan, instance),
         "devices": plan.devices,

@@ -418,6 +418,18 @@ def test_a_proxy_of_the_whole_system_reaches_no_server(instance: Instance) -> No
     assert done.stderr.splitlines() == ["all_proxy=http://ours"]
 
 
+def test_a_driver_that_stops_answering_meanwhile_has_not_freed_the_cards(cards: Cards) -> None:
+    cards.said.write_text("5, 55296\n")
+    child = start("pd-launch", *AWAITING, "--gpus", "5", PATH=cards.path)
+    eventually(lambda: cards.asked.exists() and len(cards.asked.read_text().splitlines()) > 1, "asked again")
+    cards.said.write_text("Unable to determine the device handle for GPU\n")
+    done = finish(child)
+    assert done.returncode == 0
+    waits, gives_up = done.stderr.splitlines()
+    assert waits == "pd-launch: prefill: waits, GPU 5 still holds 55,296 MiB"
+    assert gives_up.startswith("pd-launch: the cards are not waited for: ")
+
+
 def test_after_the_limit_it_starts_with_a_warning(cards: Cards) -> None:
     cards.said.write_text("5, 55296\n")
     done = run("pd-launch", *AWAITING, "--gpus", "5", "--gpu-limit", "0", PATH=cards.path)

@@ -326,7 +326,7 @@ def unbroken(node: Node) -> Unbroken:
     return Unbroken({name: ran.commands[name] for name in changed}, look(node))
 
 
-def mended(node: Node, seen: set[str], **data: object) -> list[str]:
+def whole_again(node: Node, seen: set[str], **data: object) -> list[str]:
     """What is still wrong after one run more; [] when all is well."""
     second = deploy(node, "-y", **data)
     if second.status != 0:
@@ -377,7 +377,7 @@ def play(name: str, cases: list[Case], reference: Unbroken) -> Outcome:
             say(
                 f"  {broken.struck or f'{case.operation}: {case.how}: did not strike, the run ended with {broken.status}'}"
             )
-        outcome.wrong = mended(node, reference.seen)
+        outcome.wrong = whole_again(node, reference.seen)
     except (AssertionError, NodeError, OSError) as error:
         outcome.wrong.append(f"the harness: {type(error).__name__}: {str(error)[:600]}")
     finally:

@@ -197,7 +197,7 @@ def read(answers: Mapping[str, Answer]) -> FoundDriver:
     units = [unit for unit in lines("serving") if is_ours(unit)]
     return FoundDriver(
         loaded=loaded(answers),
-        answers=answers["gpus"].status == 0 and bool(lines("gpus")),
+        answers=bool(lines("gpus")) and answers["gpus"].status == 0,
         packages=tuple(packages),
         cards=sum(" 0x03" in line for line in lines("controllers")),  # class of display controllers
         installed_at=number("installed"),

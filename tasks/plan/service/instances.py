@@ -100,15 +100,17 @@ def kv_pairs(instances: Iterable[Instance]) -> list[tuple[Instance, Instance]]:
     return [(source, target) for source in every for target in every if (source.role, target.role) == PAIR]
 
 
-def lone_decode(instances: Iterable[Instance]) -> Instance | None:
-    """The decode server that every prefill server writes to; None where there are several, or none.
+def goes_with(instances: Iterable[Instance]) -> dict[str, Instance]:
+    """Prefill server by name -> the decode server that it starts and ends with: where every prefill server writes to
+    one and the same.
 
     A prefill server maps the KV cache of decode (cuda_ipc), and as long as it lives the mapping keeps that memory, also
     after decode has ended: a decode server that came back alone found 55 GB of its GPU taken and sized its KV cache to
     half (SGLang 0.5.16, NIXL 1.5.1, UCX 1.23 on H200).
     """
-    targets = {target.name: target for _, target in kv_pairs(instances)}
-    return next(iter(targets.values())) if len(targets) == 1 else None
+    pairs = kv_pairs(instances)
+    lone = len({target.name for _, target in pairs}) == 1
+    return {source.name: target for source, target in pairs} if lone else {}
 
 
 def router(settings: Settings, release: Release, served: tuple[Instance, ...], paths: Paths) -> Instance:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from tasks.plan.errors import PlanError
 from tasks.plan.host.answers import Answer, json_object
 from tasks.plan.service.api_key import is_of
-from tasks.plan.service.instances import Instance, kv_pairs, lone_decode
+from tasks.plan.service.instances import Instance, goes_with, kv_pairs
 from tasks.plan.service.paths import DEVICES, UNITS
 from tasks.plan.service.units import written_by_us
 from tasks.plan.settings.settings import Settings
@@ -231,10 +231,9 @@ def restarts(
     if cause and settings.restart_scope == "pair" and kv_pairs(instances):
         for name in workers:
             reasons.setdefault(name, f"restarts with {cause}: a half-replaced pair can stall")
-    decode = lone_decode(instances)
-    if decode and decode.name in reasons:
-        for prefill, _ in kv_pairs(instances):
-            reasons.setdefault(prefill.name, f"restarts with {decode.name}: it holds that one's KV cache mapped")
+    for prefill, decode in goes_with(instances).items():
+        if decode.name in reasons:
+            reasons.setdefault(prefill, f"restarts with {decode.name}: it holds that one's KV cache mapped")
     if settings.reprove:
         for instance in instances:
             reasons.setdefault(instance.name, "starts again, it was drained for the proof")
