@@ -12,8 +12,13 @@ class PlanError(ValueError):
     """
 
     def __init__(self, *lines: str) -> None:
-        self.lines = tuple(re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+", " ", line) for line in lines)
+        self.lines = tuple(map(one_line, lines))
         super().__init__("; ".join(self.lines))
+
+
+def one_line(text: str) -> str:
+    """Text as one line of a terminal, whatever it quotes."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+", " ", text)
 
 
 def without_passwords(text: str) -> str:

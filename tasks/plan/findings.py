@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from tasks.plan.errors import PlanError
+from tasks.plan.errors import PlanError, one_line
 
 
 class Level(StrEnum):
@@ -30,6 +30,10 @@ class Finding:
     advice: str = ""  # what to do, "" where nothing is to be done
     required: bool = True  # whether an incomplete answer stops the run
     reason: str = ""  # why it is silenced
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "line", one_line(self.line))
+        object.__setattr__(self, "advice", one_line(self.advice))
 
     @property
     def stops(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 
 def _time(text: str) -> str:
@@ -66,6 +66,12 @@ class Group(Read):
     reason: str
     bus_gbps: Speed | None = None
     control: Control | None = None
+
+    @model_validator(mode="after")
+    def _right_ones_are_measured(self) -> Group:
+        if self.outcome == "right" and self.bus_gbps is None:
+            raise ValueError("right sums without a speed")
+        return self
 
 
 class Part(Read):

@@ -134,7 +134,10 @@ def read_units(sections: Mapping[str, Answer], instances: tuple[Instance, ...], 
         )
     files, foreign = {}, []
     for unit, state, encoded in re.findall(r"^(\S+) (\S+) ([A-Za-z0-9+/=]*)$", text("files"), re.MULTILINE):
-        content = base64.b64decode(encoded).decode(errors="replace")
+        try:
+            content = base64.b64decode(encoded, validate=True).decode(errors="replace")
+        except ValueError:
+            raise PlanError(f"the host's answer about {UNITS}/{unit} is cut short; run again") from None
         if written_by_us(unit, content):
             files[unit] = state not in DOWN
         elif content.strip() and unit in {instance.unit for instance in instances}:
