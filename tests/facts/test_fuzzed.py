@@ -26,6 +26,7 @@ from tasks.facts import (
     paths,
     planned,
     processes,
+    runs,
     secret,
     system,
     units,
@@ -36,10 +37,12 @@ from tasks.plan.driver import steps
 from tasks.plan.errors import PlanError
 from tasks.plan.host import answers as reading
 from tasks.plan.host.answers import Answer
+from tasks.plan.model import folder
 from tasks.plan.plan import Plan
 from tasks.plan.proof import judgement
 from tasks.plan.release import existing as adopted
 from tasks.plan.release import history as kept
+from tasks.plan.run import record
 from tasks.plan.service import bindings, placement, restarts
 from tests.plan.builders import BOOT, TWO_SOCKETS, measured, plan, settings
 from tests.plan.builders import hardware as cards
@@ -196,6 +199,15 @@ INTERPRETER = {
     for name in ("servers", "router")
 }  # fmt: skip
 ASKED = adopted.Asked.of(settings(environment="existing", existing_python="/opt/x/bin/python3"))
+RUN = json.dumps(
+    {"by": "x@y", "since": "2026-11-30T05:00:00Z", "phase": "System", "ended": "", "settings": "a:b", "checkout": {}}
+)
+RUNS = {"lock": Answer(0, RUN), "run": Answer(0, RUN), "stamp": Answer(0, RUN), "resuming": Answer(0, "")}
+CONFIG = base64.b64encode(b'{"model_type": "qwen2", "num_hidden_layers": 2}').decode()
+FOLDER = {
+    "folder": Answer(0, folder.THERE),
+    "content": Answer(0, f"config {CONFIG}\nfile 10 model.safetensors\nindex model.safetensors\nend"),
+}
 PARSED: dict[str, tuple[Mapping[str, Answer], Callable[[Mapping[str, Answer]], object]]] = {
     "units": (units_sections(), lambda told: restarts.read_units(told, INSTANCES, TARGET)),
     "gates": (
@@ -211,6 +223,8 @@ PARSED: dict[str, tuple[Mapping[str, Answer], Callable[[Mapping[str, Answer]], o
     "driver": (DRIVER, steps.read),
     "offer": (OFFER, lambda told: steps.read_offer(told, settings(manage_driver=True, driver_version="580.95.05"))),
     "existing": (INTERPRETER, lambda told: adopted.read(told, ASKED)),
+    "runs": (RUNS, record.read),
+    "model folder": (FOLDER, lambda told: folder.read(told, "/srv/model")),
 }
 
 
@@ -263,6 +277,9 @@ FACTS: dict[str, tuple[FactBase[Any], str]] = {
     "release": (releases.ReleaseState(), '{"part":"env","answer":{"ok": true}}\n{"part":"router","answer":null}'),
     "model": (model.ModelState(), '{"ok": true,\n"reason": ""}'),
     "answers": (answers.Answers(), '{"ok": true, "answers": []}'),
+    "runs": (runs.Runs(), printed(RUNS)),
+    "model folder": (model.ModelFolder(), printed(FOLDER)),
+    "lying": (history.Lying(), "/opt/x"),
     "text": (history.Text(), "some text"),
     "in use": (history.InUse(), "/opt/x"),
 }
