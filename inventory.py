@@ -1,5 +1,10 @@
 """Your hosts: edit this file first. Settings are in group_data/."""
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # where pyinfra was started elsewhere: groups() says so
+
 from tasks.support.inventory import groups
 
 hosts = [

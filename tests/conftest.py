@@ -35,7 +35,10 @@ class Checkout:
         """Put hosts into the inventory, as a user does."""
         path = self.folder / "inventory.py"
         text, count = re.subn(
-            r"^hosts = \[.*?^\]", lambda _: f"hosts = {list(hosts)!r}", path.read_text(), flags=re.M | re.S
+            r"^hosts = \[.*?^\]",
+            lambda _: f"hosts = [{', '.join(map(repr, hosts))}\n]",
+            path.read_text(),
+            flags=re.M | re.S,
         )
         assert count == 1, text
         path.write_text(text)

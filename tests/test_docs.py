@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import Checkout
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
@@ -39,3 +43,13 @@ def test_the_readme_draws_the_phases_of_deploy_py_in_order() -> None:
     drawn = re.findall(r"(?m)^   [├└]─ (\w+) ", (REPOSITORY / "README.md").read_text())
     assert called[0] == "preflight"
     assert drawn == called
+
+
+def test_the_inventories_of_the_readme_are_read_as_they_stand(checkout: Checkout) -> None:
+    blocks = re.findall(r"(?ms)^ *```python\n(\s*hosts = \[.*?)```", (REPOSITORY / "README.md").read_text())
+    seen = []
+    for block in blocks:
+        checkout.hosts(*ast.literal_eval(textwrap.dedent(block).partition("hosts = ")[2]))
+        (data,) = checkout.data().values()
+        seen.append((data["ssh_user"], data.get("_sudo", False)))
+    assert seen == [("root", False), ("ubuntu", True)]

@@ -12,6 +12,8 @@ import click
 from pyinfra.api.exceptions import PyinfraError
 from pyinfra.context import ctx_state
 
+from tasks.support.catalogue import ROOT
+
 Host = str | tuple[str, dict[str, Any]]
 
 
@@ -22,6 +24,7 @@ def groups(hosts: Sequence[Host], group_data: bool = True, **more: Sequence[Host
     Raises PyinfraError for an inventory without hosts, a --limit that matches none of them, and a file in
     group_data that no group reads.
     """
+    _check_folder()
     names = [host if isinstance(host, str) else host[0] for host in hosts]
     if not names:
         raise PyinfraError("the inventory has no hosts: add one to the list `hosts` in inventory.py")
@@ -36,6 +39,14 @@ def groups(hosts: Sequence[Host], group_data: bool = True, **more: Sequence[Host
         _check_group_data(folder / "group_data", known)
     _without_a_terminal(parameters)
     return found
+
+
+def _check_folder() -> None:
+    """pyinfra reads config.py and group_data where it is started: elsewhere it would run without both."""
+    if Path("tasks").resolve() != ROOT / "tasks":
+        raise PyinfraError(
+            f"pyinfra must be started in {ROOT}: cd there, or add --chdir {ROOT} and name files from there"
+        )
 
 
 def _command_line() -> dict[str, Any]:

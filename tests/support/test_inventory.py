@@ -103,6 +103,23 @@ def test_one_host_of_two_that_cannot_be_reached_ends_the_run(checkout: Checkout,
     assert "Over 0% of hosts failed" in line
 
 
+def test_pyinfra_started_in_another_folder_is_told_where(
+    checkout: Checkout, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    checkout.hosts("@fake/gpu-1")
+    line = checkout.command(
+        "--dry", inventory=f"{checkout.folder}/inventory.py", operations=f"{checkout.folder}/deploy.py"
+    )
+    ran = subprocess.run(
+        line, cwd=tmp_path_factory.mktemp("elsewhere"), env=checkout.environment, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert ran.returncode != 0
+    assert "Traceback" not in ran.stderr, ran.stderr
+    (said,) = [text for text in ran.stderr.splitlines() if "pyinfra error" in text]
+    assert "pyinfra must be started in" in said and "--chdir" in said
+
+
 # ---- values for one host
 
 
