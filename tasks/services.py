@@ -29,7 +29,7 @@ def bring_up(plan: Plan) -> None:
     left_over = found.without_instance(plan.instances)
     services.retired(name="Units that no instance needs", units={unit: plan.paths.files_of(unit) for unit in left_over})
     services.as_written(name="No drop-ins over single units", drop_ins=found.drop_ins)
-    services.reloaded(name="systemd knows the units", needed=found.stale and not written)
+    services.reloaded(name="systemd knows the units", needed=found.stale and not written and not found.drop_ins)
     for instance in plan.instances:
         enabled = found.instances[instance.name].enabled
         services.enabled(name=f"Enabled {instance.unit}", unit=instance.unit, wanted=True, found=enabled)

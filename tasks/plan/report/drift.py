@@ -169,5 +169,5 @@ def _packages(plan: Plan, part: str, units: FoundUnits) -> Row | None:
     names = ", ".join(instance.name for instance in other)
     return Row(
         f"packages of {part}", "as locked", on_disk,
-        f"{names}: started before they are repaired" if names else "", "; ".join([*repaired, *restarts]),
+        f"{names}: started before the repair" if names else "", "; ".join([*repaired, *restarts]),
     )  # fmt: skip

@@ -90,10 +90,10 @@ def test_a_bare_host_has_a_row_for_everything() -> None:
         ({"marks": {"prefill": {"release": "other"}, "decode": {"release": "other"}}},
          ("release", ID, "prefill other, decode other", WORKERS)),
         ({"made": replace(PLAN, built={"env": {"whole": False, "files": {"changed": ["a.py", "b.py"]}}, "router": WHOLE})},
-         ("packages of env", "file a.py is changed, and 1 more", "prefill, decode: started before they are repaired",
+         ("packages of env", "file a.py is changed, and 1 more", "prefill, decode: started before the repair",
           f"Runtime | Release {ID}; {WORKERS}")),
         ({"marks": {"router": {"packages": "before"}}},
-         ("packages of router", "as wanted", "router: started before they are repaired", ROUTER)),
+         ("packages of router", "as wanted", "router: started before the repair", ROUTER)),
     ],
 )  # fmt: skip
 def test_each_difference_is_one_row(changes: dict[str, Any], row: tuple[str, str, str, str]) -> None:
