@@ -11,16 +11,19 @@ from tasks.facts.paths import Paths
 from tasks.facts.secret import Secret
 from tasks.operations import files
 from tasks.plan.files import read_secret
+from tasks.plan.phases.passed import passed_config
 from tasks.plan.phases.verify import verify_config
 from tasks.plan.plan import Plan
 from tasks.plan.service.paths import UNITS
-from tasks.support import render
+from tasks.support import catalogue, render
 
 
 @deploy("Launch")
 def write(plan: Plan) -> None:
     of_instances = [render.instance_files(plan, instance).all for instance in plan.instances]
     wanted = [*chain.from_iterable(of_instances), *render.devices(plan), render.target(plan), verify_config(plan)]
+    kept = [*catalogue.placed_tools(plan.paths.bin), *render.devices(plan)]
+    wanted.append(passed_config(plan, [file.path for file in kept]))
     like = {
         file.path: first for _, *more in of_instances[1:] for file, first in zip(more, of_instances[0][1:], strict=True)
     }

@@ -25,9 +25,15 @@ def bring_up(plan: Plan) -> None:
     written = any(compare(unit, on_disk[unit.path]).content for unit in units)
     reasons = restarts(plan.instances, {n: f.fingerprint for n, f in files.items()}, found.instances, plan.settings)
     open_gates = waiting(plan.instances, found.instances)
+    serving = found.serving(plan.instances).units
 
     left_over = found.without_instance(plan.instances)
-    services.retired(name="Units that no instance needs", units={unit: plan.paths.files_of(unit) for unit in left_over})
+    services.retired(
+        name="Units that no instance needs",
+        plan=plan,
+        units={unit: plan.paths.files_of(unit) for unit in left_over},
+        serving=serving,
+    )
     services.as_written(name="No drop-ins over single units", drop_ins=found.drop_ins)
     services.reloaded(name="systemd knows the units", needed=found.stale and not written and not found.drop_ins)
     for instance in plan.instances:
@@ -38,20 +44,24 @@ def bring_up(plan: Plan) -> None:
     )
     services.running(
         name=f"Running: {', '.join(worker.name for worker in plan.workers)}",
+        plan=plan,
         instances=plan.workers,
         needs=(),
         reasons=reasons,
         waiting=open_gates,
+        serving=serving,
         runs=runs,
         limit=plan.settings.worker_ready_limit,
     )
     barrier("workers")
     services.running(
         name="Running: router",
+        plan=plan,
         instances=(plan.router,),
         needs=plan.workers,
         reasons=reasons,
         waiting=open_gates,
+        serving=serving,
         runs=runs,
         limit=plan.settings.router_ready_limit,
     )

@@ -1,10 +1,10 @@
-"""Right answers through the router, streaming and not."""
+"""Right answers through the router, streaming and not; then what the service was started from is kept."""
 
 from __future__ import annotations
 
 from pyinfra.api import deploy
 
-from tasks.operations import verify
+from tasks.operations import passed, verify
 from tasks.plan.plan import Plan
 from tasks.plan.service.paths import RUN
 
@@ -13,8 +13,10 @@ from tasks.plan.service.paths import RUN
 def ask(plan: Plan) -> None:
     verify.answers(
         name="Golden questions through the router",
+        plan=plan,
         tool=f"{plan.paths.bin}/pd-verify",
         config=plan.paths.verify,
         answered=f"{RUN}/answered.json",
         depends=[f"{plan.paths.run(instance.name)}/fingerprint.json" for instance in plan.instances],
     )
+    passed.kept(name="Kept as what passed last", plan=plan)

@@ -10,8 +10,10 @@ from pyinfra.api import FunctionCommand, StringCommand, operation
 
 from tasks.facts.listeners import Listeners
 from tasks.facts.processes import Bindings
-from tasks.operations.progress import follow_gates, say
+from tasks.operations.passed import ready_or_back, taken_back
+from tasks.operations.progress import say
 from tasks.plan.errors import PlanError
+from tasks.plan.phases.passed import arming
 from tasks.plan.plan import Plan
 from tasks.plan.service import bindings
 from tasks.plan.service import listening as sockets
@@ -23,16 +25,17 @@ Commands = Generator[StringCommand | FunctionCommand, None, None]
 
 
 @operation()
-def retired(units: Mapping[str, Sequence[str]]) -> Commands:
+def retired(plan: Plan, units: Mapping[str, Sequence[str]], serving: Sequence[str]) -> Commands:
     """Units of an earlier plan: stopped and taken away, so that they hold no port and no GPU.
 
-    units: unit name -> its files.
+    units: unit name -> its files. serving: units that ran before this run.
     """
     if not units:
         host.noop("no unit is left over")
         return
     for unit in units:
         say(host, f"{unit}: ends and goes, the plan has no such server")
+    yield StringCommand(arming(plan, serving))
     yield StringCommand(f"systemctl disable -q --now {shlex.join(units)}")
     files = [file for of_unit in units.values() for file in of_unit]
     yield StringCommand(f"rm -f {shlex.join(files)} && systemctl daemon-reload")
@@ -94,17 +97,20 @@ def enabled(unit: str, wanted: bool, found: bool) -> Commands:
 
 @operation()
 def running(
+    plan: Plan,
     instances: tuple[Instance, ...],
     needs: tuple[Instance, ...],
     reasons: Mapping[str, str],
     waiting: Sequence[str],
+    serving: Sequence[str],
     runs: dict[str, str],
     limit: int,
 ) -> Commands:
-    """Servers that run what is wanted, each behind its gate.
+    """Servers that run what is wanted, each behind its gate. Where one fails, what passed last comes back.
 
     needs: instances that must be ready before these start; fails closed where one is not, whatever was answered
     to a prompt. reasons: instance name -> why it (re)starts. waiting: those whose gate is still open.
+    serving: units that ran before this run.
     """
     restart = [instance for instance in instances if instance.name in reasons]
     follow = tuple(instance for instance in instances if instance.name in reasons or instance.name in waiting)
@@ -122,9 +128,11 @@ def running(
         units = shlex.join(instance.unit for instance in restart)
         # reset-failed: an earlier start limit must not stand in the way of a start that is asked for.
         start.append(f"systemctl reset-failed {units} 2>/dev/null; systemctl restart --no-block {units}")
+    if restart:
+        yield StringCommand(arming(plan, serving))
     if start:
         yield StringCommand("; ".join(start))
-    yield FunctionCommand(follow_gates, [follow, runs, limit], {})
+    yield FunctionCommand(ready_or_back, [plan, follow, runs, limit], {})
 
 
 def _unmet(need: Instance, waiting: Sequence[Instance]) -> str:
@@ -151,7 +159,7 @@ def listening(plan: Plan) -> Commands:
         host.noop(f"{verdict.seen} sockets, on the planned addresses{shut if verdict.closed else ''}")
         return
     lines = [*verdict.faults, f"{sockets.ID}: docs/security.md says what to do"]
-    yield StringCommand(f"printf '%s\\n' {shlex.join(lines)} >&2; exit 1")
+    yield FunctionCommand(taken_back, [plan, lines], {})
 
 
 @operation()
@@ -168,4 +176,4 @@ def bound(plan: Plan) -> Commands:
     if not verdict.faults:
         host.noop("bound as planned")
         return
-    yield StringCommand(f"printf '%s\\n' {shlex.join(verdict.faults)} >&2; exit 1")
+    yield FunctionCommand(taken_back, [plan, verdict.faults], {})

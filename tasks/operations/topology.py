@@ -10,6 +10,7 @@ from pyinfra.api import FunctionCommand, Host, State, StringCommand, operation
 
 from tasks.operations.progress import ask, in_own_unit, left_by, run_and_log, say
 from tasks.plan.findings import Finding, Level
+from tasks.plan.phases.passed import arming, disarming
 from tasks.plan.plan import Plan
 from tasks.plan.proof import judgement as proof
 from tasks.plan.service.instances import Instance
@@ -51,6 +52,7 @@ def measure(state: State, host: Host, plan: Plan, serving: Sequence[str]) -> boo
     """Run pd-probe as the servers are run, and judge what it found. False where servers must not start on it."""
     if serving:
         say(host, f"drained for the proof: {', '.join(serving)}")
+        run_and_log(state, host, arming(plan, serving))
         run_and_log(
             state, host, f"systemctl stop {shlex.quote(plan.router.unit)}; systemctl stop {shlex.join(serving)}"
         )
@@ -69,7 +71,7 @@ def measure(state: State, host: Host, plan: Plan, serving: Sequence[str]) -> boo
         say(host, f"report: {page}")
     if serving and not found.holds:
         say(host, "the servers start again as they were", "yellow")
-        run_and_log(state, host, f"systemctl start --no-block {shlex.join(serving)}")
+        run_and_log(state, host, f"{disarming()}; systemctl start --no-block {shlex.join(serving)}")
     return found.holds
 
 

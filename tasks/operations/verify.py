@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Generator
 
 from pyinfra import host, state
-from pyinfra.api import StringCommand, operation
+from pyinfra.api import FunctionCommand, operation
 
 from tasks.facts.answers import Answers
+from tasks.operations.passed import taken_back
 from tasks.operations.progress import say
+from tasks.plan.plan import Plan
 
 
 @operation()
-def answers(tool: str, config: str, answered: str, depends: list[str]) -> Generator[StringCommand, None, None]:
-    """Right answers, streaming and not. Asking changes nothing, so a service that answers shows "No changes".
+def answers(
+    plan: Plan, tool: str, config: str, answered: str, depends: list[str]
+) -> Generator[FunctionCommand, None, None]:
+    """Right answers, streaming and not. Asking changes nothing, so a service that answers shows "No changes". Where an
+    answer is wrong, what passed last comes back.
 
     The tool remembers right answers below /run: while the same processes run with the same configuration, it asks one
     question instead of all.
@@ -38,4 +42,4 @@ def answers(tool: str, config: str, answered: str, depends: list[str]) -> Genera
     ]
     reason = found.get("reason")
     lines = wrong or [str(reason or "pd-verify gave no answer that can be read")]
-    yield StringCommand(f"printf '%s\\n' {shlex.join(lines)} >&2; exit 1")
+    yield FunctionCommand(taken_back, [plan, lines], {})

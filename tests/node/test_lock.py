@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -71,6 +72,28 @@ def test_a_second_run_says_who_runs_and_changes_nothing(node: Node) -> None:
     assert (stamp["ended"], stamp["by"]) == ("ended well", before["by"])
     assert out(node, f"stat -c '%a %U' {STAMP} {STAMP.rpartition('/')[0]}").split("\n") == ["600 root", "700 root"]
     assert deploy(node, "--dry").output.count("ended well") == 1
+
+
+def test_the_lock_is_held_while_a_run_waits_for_enter(node: Node) -> None:
+    ours, theirs = pty.openpty()
+    first = subprocess.Popen(
+        command_line(operations=HELD), cwd=REPOSITORY, env=environment(node), stdin=theirs, stdout=theirs, stderr=theirs,
+        start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    try:
+        said = ""
+        while "Press enter" not in said:
+            said += os.read(ours, 65536).decode(errors="replace")
+        refused = deploy(node, "-y", operations=HELD)
+        assert refused.status != 0 and "looks at its hosts, or waits for its user" in refused.output, refused.output
+        os.write(ours, b"no\n")
+        first.wait()
+    finally:
+        first.kill()
+        first.wait()
+        os.close(ours)
+    assert not is_held(node) and record(node)["ended"] == "changed nothing"
 
 
 def test_a_run_that_waits_goes_on_by_itself(node: Node) -> None:

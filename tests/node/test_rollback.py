@@ -78,7 +78,7 @@ def test_back_to_what_served_and_pinned_until_it_is_let_go(served: Node) -> None
     assert {"Activate | No pin", f"Activate | Current release is {second}"} <= set(dry.planned), dry.output
 
     named = deploy(served, "-y")  # the settings name the release that the host is pinned to
-    assert named.changed == ["Activate | No pin"], named.output
+    assert named.changed == ["Activate | No pin", "Verify | Kept as what passed last"], named.output
     assert link(served, "current") == first and pids(served) == after
 
     dry = deploy(served, "--dry", rollback=True)  # to a patch that these settings know nothing of: the host keeps it

@@ -66,7 +66,7 @@ class Record(BaseModel):
             settings=_salted(settings, secrets.token_hex(16)),
             by=by,
             since=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
-            phase="looks at its hosts",
+            phase="looks at its hosts, or waits for its user",
         )
 
     @property

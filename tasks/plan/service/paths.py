@@ -18,6 +18,7 @@ LOCK = "/run/sglang-pd-run/lock"  # held while a run of the playbook is on; the 
 RUN_RECORD = "/run/sglang-pd-run/run.json"  # of the run that holds the lock, or held it last
 KEPT = "/var/lib/sglang-pd-playbook"  # what outlives a run and a reboot, for root alone
 STAMP = f"{KEPT}/stamp.json"  # of the last run that changed something
+PASSED = f"{KEPT}/passed.json"  # what the service was started from when it last answered right
 RESUME = "sglang-pd-resume.service"  # transient: brings back what served, where the run that stopped it breaks off
 DEVICES = "sglang-pd-devices.service"  # comes before each start of a server on GPUs
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -114,6 +115,11 @@ class Paths:
     @property
     def verify(self) -> str:
         return f"{self.config}/verify.json"
+
+    @property
+    def passed(self) -> str:
+        """What pd-passed is told."""
+        return f"{self.config}/passed.json"
 
     @property
     def probe(self) -> str:

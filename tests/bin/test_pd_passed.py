@@ -1,0 +1,183 @@
+"""pd-passed beside a systemctl that plays along: what is kept comes back as it was, what a change brought goes."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bin.tools import BIN
+
+# Notes what it is asked; `is-active UNIT` is true for UP's units, `start` fails for those of BROKEN.
+SYSTEMCTL = """#!/bin/sh
+echo "$@" >>"$NOTED"
+case $1 in
+is-active) case " $UP " in *" $3 "*) exit 0 ;; esac; exit 3 ;;
+start) for unit; do case " $BROKEN " in *" $unit "*) exit 1 ;; esac; done ;;
+esac
+"""
+
+
+@dataclass
+class Host:
+    folder: Path
+    up: str = ""
+    broken: str = ""
+
+    def path(self, name: str) -> Path:
+        return self.folder / name
+
+    def config(self, *files: str, workers: list[str] | None = None, verify: str = "true") -> None:
+        self.path("passed.json").write_text(json.dumps({
+            "kept": str(self.path("kept.json")), "files": [str(self.path(name)) for name in files],
+            "links": [str(self.path("current"))],
+            "quiet": [str(self.path(name)) for name in ("pin", "passed.json")], "workers": workers or ["a.service"], "router": "router.service",
+            "target": "all.target", "verify": [verify],
+        }))  # fmt: skip
+
+    def command(self, *words: object) -> tuple[list[str], dict[str, str]]:
+        tools = self.path("bin")
+        tools.mkdir(exist_ok=True)
+        (tools / "systemctl").write_text(SYSTEMCTL)
+        (tools / "systemctl").chmod(0o755)
+        command, *more = map(str, words)
+        line = [sys.executable, str(BIN / "pd-passed"), command, "--config", str(self.path("passed.json")), *more]
+        told = {"PATH": f"{tools}:{os.environ['PATH']}", "UP": self.up, "BROKEN": self.broken}
+        return line, {**os.environ, **told, "NOTED": str(self.path("noted"))}
+
+    def run(self, *words: object) -> subprocess.CompletedProcess[str]:
+        line, environment = self.command(*words)
+        return subprocess.run(line, env=environment, capture_output=True, text=True)
+
+    def check(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.run("check", "--unit", "resume.service").stdout)
+        return found
+
+    @property
+    def asked(self) -> list[str]:
+        return self.path("noted").read_text().splitlines()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    """A host that has answered with the files `script` and `key`, and no file `pin`."""
+    made = Host(tmp_path)
+    made.path("script").write_text("good\n")
+    made.path("script").chmod(0o755)
+    made.path("key").write_text("secret\n")
+    made.path("key").chmod(0o640)
+    made.path("current").symlink_to("releases/old")
+    made.config("script", "key", "pin", "passed.json")
+    assert made.run("keep").returncode == 0
+    return made
+
+
+def test_what_is_kept_is_readable_by_root_alone_and_keeping_again_changes_nothing(host: Host) -> None:
+    kept = host.path("kept.json")
+    assert kept.stat().st_mode & 0o777 == 0o600
+    before = kept.read_bytes()
+    assert host.run("keep").returncode == 0 and kept.read_bytes() == before
+    host.up = "resume.service"
+    assert host.check() == {"same": True, "resuming": True}
+
+
+@pytest.mark.parametrize("change", ["content", "mode", "gone", "new", "link"])
+def test_every_difference_is_seen_and_taken_back(host: Host, change: str) -> None:
+    def act() -> None:
+        match change:
+            case "content":
+                host.path("script").write_text("bad\n")
+            case "mode":
+                host.path("script").chmod(0o700)
+            case "gone":
+                host.path("key").unlink()
+            case "new":
+                host.path("pin").write_text("{}")
+            case "link":
+                host.path("current").unlink()
+                host.path("current").symlink_to("releases/new")
+
+    assert host.check()["same"] is True
+    act()
+    assert host.check() == {"same": False, "resuming": False}
+    restored = host.run("restore")
+    assert restored.returncode == 0, restored.stderr
+    assert "the service runs again as it last passed, and answers right" in restored.stderr
+    assert host.path("script").read_text() == "good\n" and host.path("script").stat().st_mode & 0o777 == 0o755
+    assert host.path("key").read_text() == "secret\n" and host.path("key").stat().st_mode & 0o777 == 0o640
+    assert not host.path("pin").exists() and str(host.path("current").readlink()) == "releases/old"
+    assert host.check()["same"] is True
+
+
+def test_nothing_is_stopped_for_what_no_server_was_started_from(host: Host) -> None:
+    host.up = "a.service router.service"
+    for down in (False, True):
+        if down:
+            host.up = "a.service"
+        host.path("pin").write_text("{}")
+        assert host.run("restore").returncode == 0 and not host.path("pin").exists()
+        assert bool([line for line in host.asked if line.startswith(("stop", "start"))]) is down
+
+
+def test_servers_of_the_failed_change_end_and_go_before_the_others_start(host: Host) -> None:
+    host.config("script", "key", "pin", "passed.json", "b.unit", workers=["b.service"])
+    host.path("b.unit").write_text("[Unit]\n")
+    assert host.run("restore").returncode == 0
+    assert not host.path("b.unit").exists()
+    asked = host.asked
+    stops = [place for place, line in enumerate(asked) if line.startswith(("stop", "disable -q b.service"))]
+    assert (
+        max(stops) < asked.index("daemon-reload") < asked.index("start a.service") < asked.index("start router.service")
+    )
+    assert asked[stops[0]] == "stop router.service", "no request reaches servers that end"
+    assert "b.service" in asked[stops[1]] and "a.service" in asked[stops[1]]
+
+
+def test_what_does_not_come_back_is_said(host: Host) -> None:
+    nothing = host.run("restore")
+    assert nothing.returncode == 1 and "there is nothing to take back" in nothing.stderr
+    host.path("script").write_text("bad\n")
+    host.broken = "a.service"
+    failed = host.run("restore")
+    assert failed.returncode == 1 and "a.service does not come up again" in failed.stderr
+    host.broken = ""
+    host.config("script", "key", "pin", "passed.json", verify="false")
+    host.path("kept.json").unlink()
+    assert host.run("keep").returncode == 0
+    host.path("script").write_text("worse\n")
+    wrong = host.run("restore")
+    assert wrong.returncode == 1 and "the service does not answer right" in wrong.stderr
+    host.path("kept.json").unlink()
+    first = host.run("restore")
+    assert first.returncode == 1 and "nothing has passed before on this host" in first.stderr
+
+
+@pytest.mark.parametrize("changed", [True, False], ids=["changed", "only stopped"])
+def test_resume_waits_for_the_end_of_the_run(host: Host, changed: bool) -> None:
+    lock = host.path("lock")
+    if changed:
+        host.path("script").write_text("bad\n")
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        line, environment = host.command("resume", "--kept", host.path("kept.json"), "--lock", lock, "a.service")
+        before = host.asked
+        process = subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True)
+        try:
+            while not re.search(rf"-> FLOCK .* {process.pid} ", Path("/proc/locks").read_text()):
+                assert process.poll() is None
+            assert host.asked == before, "nothing is done while the run is on"
+        except BaseException:
+            process.kill()
+            raise
+    assert process.wait() == 0
+    assert host.path("script").read_text() == "good\n"
+    assert ("start a.service" if changed else "start --no-block a.service") in host.asked
+    assert process.stderr is not None and "the run has broken off" in process.stderr.read()
