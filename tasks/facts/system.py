@@ -31,6 +31,7 @@ section os cat /etc/os-release
 section machine uname -m
 section glibc getconf GNU_LIBC_VERSION
 section init cat /proc/1/comm
+section systemd limit 10 systemctl --version
 section pythons pythons
 section cpus cat /sys/devices/system/cpu/online
 section own own

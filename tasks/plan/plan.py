@@ -21,6 +21,9 @@ from tasks.plan.service.restarts import REPAIRED, Fingerprint, seen
 from tasks.plan.service.strays import Stray
 from tasks.plan.settings.settings import Settings
 
+# SGLang logs each batch. A health check is one token that no cache holds; a prompt of a client has more.
+IDLE_BATCH = "~Prefill batch, #new-seq: 1, #new-token: 1, #cached-token: 0,"
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -99,6 +102,11 @@ class Plan:
         return int(
             min(self.settings.limit_nofile, self.hardware.open_files, float(most if most.isdecimal() else "inf"))
         )
+
+    @property
+    def log_filter(self) -> str | None:
+        """What systemd keeps out of the journal of a server; None before systemd 253, which cannot."""
+        return IDLE_BATCH if self.system.systemd_version >= 253 else None
 
     @property
     def group(self) -> str:

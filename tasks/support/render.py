@@ -64,6 +64,7 @@ def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
         "unit": paths.unit(instance.name),
         "mark": mark(instance.unit),
         "systemds_own": SYSTEMDS_OWN,
+        "log_filter": plan.log_filter,
         "run": paths.run(instance.name),
         "secret": secret.path if secret else None,
         "patches": plan.patch_notes,

@@ -43,6 +43,22 @@ def test_no_journal_of_a_healthy_start_looks_like_a_failure(served: Node) -> Non
         assert [(line, hit.name) for line in lines if (hit := find_signature(line, known))] == [], unit
 
 
+def test_health_checks_leave_no_line_of_their_own_in_the_journal_and_other_requests_do(served: Node) -> None:
+    """A router asks each server every two seconds: in ten of its rounds the three servers once wrote 30 lines and more."""
+    units = " ".join(f"-u {unit}" for unit in UNITS)
+    cursor = out(served, f"journalctl {units} -n 0 --show-cursor | sed -n 's/^-- cursor: //p'")
+    since = f"journalctl {units} -o cat --after-cursor='{cursor}'"
+    until(
+        lambda: out(served, since).count("Prefill batch, #new-seq: 1, #new-token: 1,") >= 10, "ten health checks", 120
+    )
+    lines = out(served, since).splitlines()
+    assert not [line for line in lines if "GET /health" in line]
+    assert len(lines) < 20, lines
+    ask = "import http.client as c, sys; h = c.HTTPConnection('127.0.0.1', 30000); h.request('GET', '/no-such-page'); "
+    assert out(served, f'python3 -c "{ask}print(h.getresponse().status)"') == "404"
+    until(lambda: '"GET /no-such-page HTTP/1.1" 404' in out(served, since), "what fails is told", 30)
+
+
 def test_second_run_changes_nothing(served: Node) -> None:
     before = pids(served)
     again = deploy(served, "-y")

@@ -246,6 +246,7 @@ def system_sections(**changes: str) -> dict[str, Answer]:
         "machine": "x86_64",
         "glibc": "glibc 2.36",
         "init": "systemd",
+        "systemd": "systemd 252 (252.39-1~deb12u1)",
         "pythons": "3 3.11.2 final\n3.11 3.11.2 final",
         "cpus": "0-255",
         "disk": "/opt/sglang-pd 900000000\n/var/lib/sglang-pd 900000000",

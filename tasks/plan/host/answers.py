@@ -108,6 +108,7 @@ class System:
     machine: str
     glibc: str
     systemd: bool
+    systemd_version: int  # 0: it does not tell
     pythons: tuple[str, ...]  # versions whose interpreter is there already, pre-releases left out
     prereleases: Mapping[str, str]  # "3.11" -> "3.11.0rc1"
     python3: str | None  # full version of python3, which runs our tools; None: this run installs it
@@ -149,6 +150,7 @@ def read_system(sections: Mapping[str, Answer]) -> System:
         sysctls[key] = value.strip() if has else None
     user, group = [*_text(sections, "user").splitlines(), "", ""][:2]
     glibc = re.search(r"([0-9]+\.[0-9]+)", _text(sections, "glibc"))
+    systemd = re.match(r"systemd ([0-9]{1,5})\b", _text(sections, "systemd"))
     pythons = [words for line in _text(sections, "pythons").splitlines() if len(words := line.split()) == 3]
     return System(
         uid=_parsed(sections, "uid", int),
@@ -158,6 +160,7 @@ def read_system(sections: Mapping[str, Answer]) -> System:
         machine=_text(sections, "machine").strip(),
         glibc=glibc[1] if glibc else "0",
         systemd=_text(sections, "init").strip() == "systemd",
+        systemd_version=int(systemd[1]) if systemd else 0,
         pythons=tuple(name for name, _, level in pythons if name != "3" and level == "final"),
         prereleases={name: full for name, full, level in pythons if name != "3" and level != "final"},
         python3=next((full for name, full, _ in pythons if name == "3"), None),

@@ -17,6 +17,11 @@ from tasks.plan.settings.settings import Settings
 ROUTER_MODULES = {"sglang-router": "sglang_router.launch_router", "smg": "smg.launch_router"}
 
 
+# The router asks each server every two seconds: without this, most of the journal of a quiet service are such lines.
+# What fails is told all the same: by pd-gate while a server starts, by the router later.
+QUIET = ("--uvicorn-access-log-exclude-prefixes", "/health", "/metrics")
+
+
 @dataclass(frozen=True)
 class Variable:
     """A line of an environment file with the reason for it, "" where the name says it."""
@@ -219,6 +224,7 @@ def _worker(
         ),
         ("--dist-init-addr", _at(role.address, role.dist_init_port + step)),
         ("--enable-metrics",),
+        QUIET,
         *_lines(profile.arguments),
         *(_lines(profile.decode_arguments) if isinstance(role, Decode) else []),
         *(retraction.arguments(role) if isinstance(role, Decode) else []),

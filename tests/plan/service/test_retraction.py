@@ -8,8 +8,9 @@ import pytest
 
 from tasks.plan.errors import PlanError
 from tasks.plan.findings import Level
-from tasks.plan.service import rules
+from tasks.plan.service import retraction, rules
 from tasks.plan.service.retraction import OPTION
+from tasks.support import catalogue
 from tests.plan.builders import TWO_SOCKETS, hardware, manifest, plan, profile, settings
 from tests.plan.judging import finding
 
@@ -40,6 +41,14 @@ def test_what_decode_pins_is_counted_on_its_node() -> None:
     assert "node 1: 70 GB for 4 GPUs and 41 GB that decode pins" in said.line
     assert 'decode_retraction_backup = "cpu_tensor"' in said.advice
     assert "node 0: 801 GB for 4 GPUs;" in said.line, "prefill pins nothing"
+
+
+def test_the_pool_that_a_server_pinned() -> None:
+    """17.84 GB on an H200 (SGLang 0.5.23, docs/measurements.md): 1,554,816 tokens of 57,344 bytes, a fifth of it."""
+    said = {**catalogue.stated("random-qwen2-7b").fields, "size_gb": 15.231}  # as the generator writes it
+    role = settings(decode_tensor_parallel=1, decode_mem_fraction=0.7).decode
+    expected = retraction.pinned_gb(role, profile(**said), memory_mib=143771, known=(OPTION,))
+    assert abs(expected / 17.84 - 1) < 0.01
 
 
 def test_of_the_whole_host_too() -> None:
