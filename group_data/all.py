@@ -119,6 +119,10 @@ worker_environment = {
 router_host = "127.0.0.1"  # address to listen on; beyond loopback only together with router_api_key_env
 router_port = 8000  # TCP
 router_api_key_env = None  # name of a variable in YOUR environment; it holds the key that clients must send
+# TLS (docs/security.md): a PEM file with the certificate, then those between it and its authority; None = plain HTTP.
+router_tls_certificate = None
+router_tls_key = None  # PEM file with its private key, without a password
+router_tls_on_host = False  # True = both files lie on the host, and whoever renews them there restarts the router
 router_metrics_host = "127.0.0.1"  # address to serve metrics on; beyond loopback only together with router_api_key_env
 router_metrics_port = 29001  # TCP
 # Networks that may reach router and metrics beyond loopback, such as ["10.1.0.0/16"]; [] = every host that can

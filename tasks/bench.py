@@ -32,6 +32,11 @@ def measure(plan: Plan) -> None:
         raise PlanError(
             'setting report_dir = None: the benchmark writes its results into that folder; name one, such as "reports"'
         )
+    if plan.router.scheme == "https":
+        raise PlanError(
+            "setting router_tls_certificate is set: the benchmark's client cannot be told which certificate to trust, "
+            "deploy without it, then measure"
+        )
     found = read_units(host.get_fact(Units, **plan.units), plan.instances, plan.target)
     fingerprints = {instance.name: render.instance_files(plan, instance).fingerprint for instance in plan.instances}
     reasons = restarts(plan.instances, fingerprints, found.instances, plan.settings)

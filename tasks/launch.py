@@ -10,7 +10,7 @@ from pyinfra.api import deploy
 from tasks.facts.paths import Paths
 from tasks.facts.secret import Secret
 from tasks.operations import files
-from tasks.plan.files import read_secret
+from tasks.plan.files import FoundPath, WantedFile, read_secret
 from tasks.plan.phases.passed import passed_config
 from tasks.plan.phases.verify import verify_config
 from tasks.plan.plan import Plan
@@ -27,17 +27,24 @@ def write(plan: Plan) -> None:
     like = {
         file.path: first for _, *more in of_instances[1:] for file, first in zip(more, of_instances[0][1:], strict=True)
     }
-    secret = render.api_key(plan)
+    key, tls = render.api_key(plan), render.tls(plan)
     found = host.get_fact(Paths, paths=[file.path for file in wanted])
-    told = host.get_fact(
-        Secret, path=plan.paths.secret, salt=secret.salt if secret else "", leftovers=plan.paths.secret_leftovers
-    )
-    key, leftovers = read_secret(told)
+    found_key, left_of_key = _secret(plan.paths.secret, key, plan.paths.secret_leftovers)
+    found_tls, left_of_tls = _secret(plan.paths.tls, tls, [f"{plan.paths.tls}.new"])
 
-    if secret:
-        files.file(name=f"API key {secret.path}", wanted=secret, found=key, leftovers=leftovers)
+    if key:
+        files.file(name=f"API key {key.path}", wanted=key, found=found_key, leftovers=left_of_key)
     else:
-        files.absent(name="No API key", path=plan.paths.secret, found=key, leftovers=leftovers)
+        files.absent(name="No API key", path=plan.paths.secret, found=found_key, leftovers=left_of_key)
+    if tls:
+        files.file(name=f"Certificate and key {tls.path}", wanted=tls, found=found_tls, leftovers=left_of_tls)
+    else:
+        files.absent(name="No certificate", path=plan.paths.tls, found=found_tls, leftovers=left_of_tls)
     for file in wanted:
         then = "systemctl daemon-reload" if file.path.startswith(UNITS) else None
         files.file(name=f"File {file.path}", wanted=file, found=found[file.path], then=then, like=like.get(file.path))
+
+
+def _secret(path: str, wanted: WantedFile | None, leftovers: list[str]) -> tuple[FoundPath, list[str]]:
+    """The file as it is on the host, told by a hash alone, and the leftovers that are there."""
+    return read_secret(host.get_fact(Secret, path=path, salt=wanted.salt if wanted else "", leftovers=leftovers))

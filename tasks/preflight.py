@@ -42,7 +42,7 @@ from tasks.plan.service.api_key import key_of
 from tasks.plan.service.paths import Paths
 from tasks.plan.settings import settings
 from tasks.plan.settings.settings import Settings
-from tasks.support import catalogue, lock, report
+from tasks.support import catalogue, certificate, lock, report
 
 
 @dataclass
@@ -56,6 +56,7 @@ class Seen:
     history: History
     held_on: Description | None  # a release that the host keeps and goes back to, or is pinned to
     api_key: str | None
+    tls: bytes | None
     now: float  # seconds since 1970 when the host told its clock
     answers: Mapping[str, Answer]  # of the facts System and Hardware
     system: System
@@ -121,6 +122,7 @@ def _examined() -> Seen:
         rules.check_router(wanted, offered[0], catalogue.router_arguments(offered[0], wanted.router))
     variable = wanted.router_api_key_env
     api_key = key_of(variable, os.environ.get(variable, "")) if variable else None
+    tls = certificate.joined(wanted)
     paths = Paths.of(wanted, stated)
     lock.take(wanted)
 
@@ -146,7 +148,7 @@ def _examined() -> Seen:
         system = reading.read_system(of_system)
     of_cards: Mapping[str, Answer] = host.get_fact(HardwareFact)
     answers = {**of_system, **of_cards}
-    return Seen(wanted, offered, stated, paths, releases, held_on, api_key, now, answers, system)
+    return Seen(wanted, offered, stated, paths, releases, held_on, api_key, tls, now, answers, system)
 
 
 def _admitted(seen: Seen) -> Plan:
@@ -243,7 +245,7 @@ def _planned(seen: Seen, hardware: Hardware, model: Model, own: Description, of_
     served = instances.workers(wanted, release, profile, placed, paths)
     every = (*served, instances.router(wanted, release, served, paths))
     return Plan(
-        wanted, release, profile, paths, seen.system, hardware, every, catalogue.uv_lock(), seen.api_key,
+        wanted, release, profile, paths, seen.system, hardware, every, catalogue.uv_lock(), seen.api_key, seen.tls,
         arguments=described.arguments, history=seen.history, pin=pin, asked=own.release if pin else None,
         derived=model.derived, model_told=model.told,
     )  # fmt: skip

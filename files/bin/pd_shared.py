@@ -9,11 +9,13 @@ from __future__ import annotations
 import argparse
 import configparser
 import errno
+import http.client
 import json
 import os
 import re
 import shutil
 import signal
+import ssl
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -132,15 +134,33 @@ def read_key(path: str | Path | None) -> str | None:
     return key
 
 
+def connection(url: str, limit_s: float, certificate: Path | None = None) -> http.client.HTTPConnection:
+    """To a server of ours, without proxies. certificate: PEM file with the one that an https server has to show.
+
+    That very certificate is asked for, and that it is valid now; its name is that of the clients' address, not of ours.
+    """
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if parts.scheme != "https":
+        return http.client.HTTPConnection(host, parts.port, timeout=limit_s)
+    try:
+        context = ssl.create_default_context(cafile=certificate)
+    except (OSError, ssl.SSLError) as error:
+        raise Fault(f"cannot read certificate {certificate}: {error.strerror or error}") from None
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return http.client.HTTPSConnection(host, parts.port, timeout=limit_s, context=context)
+
+
 def address(url: str) -> str:
-    """http://HOST:PORT or http://HOST:PORT/PATH, without a slash at its end. Raises Fault."""
+    """http[s]://HOST:PORT or http[s]://HOST:PORT/PATH, without a slash at its end. Raises Fault."""
     parts = urlsplit(url)
     try:
-        good = parts.scheme == "http" and parts.hostname and parts.port and not parts.query
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port and not parts.query
     except ValueError:  # no port number
         good = None
     if not good:
-        raise Fault(f"not http://HOST:PORT: {url}", USAGE)
+        raise Fault(f"not http://HOST:PORT or https://HOST:PORT: {url}", USAGE)
     return url.rstrip("/")
 
 

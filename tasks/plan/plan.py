@@ -38,6 +38,7 @@ class Plan:
     instances: tuple[Instance, ...]  # the workers of the layout, then the router
     uv_requirement: str  # text of a lock
     api_key: str | None = None  # from the environment of whoever runs the deploy
+    tls: bytes | None = None  # certificate and key, where they come from the machine that runs pyinfra
     findings: tuple[Finding, ...] = ()  # of every check, healthy ones too
     arguments: tuple[str, ...] = ()  # long options that the release's server knows, sorted
     history: History = NOTHING
@@ -210,12 +211,13 @@ class Plan:
         return str(found.get("record")) if found and found.get("whole") else REPAIRED
 
     def fingerprint(
-        self, script: WantedFile, environment: WantedFile, unit: WantedFile, secret: WantedFile | None, part: str
+        self, script: WantedFile, environment: WantedFile, unit: WantedFile, secret: bytes | None, part: str
     ) -> Fingerprint:
         """What a server that runs these files leaves behind. part: "env" or "router"."""
 
         def hashed(file: WantedFile) -> str:
             return sha256(seen(file.content)).hexdigest()
 
-        key = secret.content if secret else None
-        return Fingerprint(hashed(script), hashed(environment), hashed(unit), key, self.release.id, self.packages(part))
+        return Fingerprint(
+            hashed(script), hashed(environment), hashed(unit), secret, self.release.id, self.packages(part)
+        )

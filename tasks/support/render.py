@@ -50,7 +50,8 @@ class InstanceFiles:
 
 def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
     paths, user, group = plan.paths, plan.settings.service_user, plan.group
-    secret = None if instance.is_worker else api_key(plan)
+    secret, certificate = (None, None) if instance.is_worker else (api_key(plan), tls(plan))
+    secrets_of_start = b"".join(file.content for file in (secret, certificate) if file) or None
     values = {
         "instance": instance,
         "paths": paths,
@@ -67,6 +68,7 @@ def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
         "log_filter": plan.log_filter,
         "run": paths.run(instance.name),
         "secret": secret.path if secret else None,
+        "tls": certificate.path if certificate else None,
         "patches": plan.patch_notes,
         "open_files": plan.open_files,
         "decode": goes_with(plan.instances).get(instance.name),
@@ -78,7 +80,8 @@ def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
     environment = WantedFile(paths.environment(instance.name), _render("instance.env.j2", values), "640", "root", group)
     kind = "worker" if instance.is_worker else "router"
     unit = WantedFile(paths.unit(instance.name), _render(f"{kind}.service.j2", values))
-    return InstanceFiles(script, environment, unit, plan.fingerprint(script, environment, unit, secret, instance.part))
+    fingerprint = plan.fingerprint(script, environment, unit, secrets_of_start, instance.part)
+    return InstanceFiles(script, environment, unit, fingerprint)
 
 
 def api_key(plan: Plan) -> WantedFile | None:
@@ -87,6 +90,13 @@ def api_key(plan: Plan) -> WantedFile | None:
         return None
     salt = secrets.token_hex(16)
     return WantedFile(plan.paths.secret, written(plan.api_key), "640", "root", plan.group, salt=salt)
+
+
+def tls(plan: Plan) -> WantedFile | None:
+    """The router's certificate and key, where they come from this machine."""
+    if plan.tls is None:
+        return None
+    return WantedFile(plan.paths.tls, plan.tls, "640", "root", plan.group, salt=secrets.token_hex(16))
 
 
 def target(plan: Plan) -> WantedFile:

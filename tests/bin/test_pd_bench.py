@@ -17,6 +17,7 @@ from tests.bin.tools import Site, answer, closed_port, run, serving
 # Stands where SGLang's client does: takes its options, does what BEHAVIOUR says, writes what it would write.
 CLIENT = """
 import argparse, json, os, sys, time
+import requests
 import datasets  # as SGLang's client does
 from datasets import load_dataset
 
@@ -38,6 +39,7 @@ if __name__ == "__main__":
         sys.exit("no such tokenizer")
     if behaviour == "hang":
         time.sleep(600)
+    requests.post(given["base_url"] + "/flush_cache", headers={"Authorization": "Bearer of-clients"})
     line = json.dumps({**given, "pid": os.getpid(), "key": os.environ.get("OPENAI_API_KEY", ""), "completed": 7,
                        "output_throughput": 12.5, "request_rate": float(given["request_rate"]), "server_info": {"a": 1},
                        "ttfts": [0.25, 0.0, 0.5], "itls": [[0.001] * 98 + [0.02, 0.7], [], []],
@@ -70,7 +72,7 @@ def measure(site: Site, tmp_path: Path) -> Measure:
     def measured(behaviour: str = "", **changes: Any) -> subprocess.CompletedProcess[str]:
         config = {
             "python": sys.executable, "module": "a_client", "api_key_file": None, "model": "some", "limit_s": 60,
-            "environment": {"PYTHONPATH": str(tmp_path), "BEHAVIOUR": behaviour}, "url": site.url,
+            "environment": {"PYTHONPATH": str(tmp_path), "BEHAVIOUR": behaviour}, "url": site.url, "workers": [f"{site.url}/one", f"{site.url}/two"],
             "tokenizer": "/models/some", "passes": PASSES, **changes,
         }  # fmt: skip
         (tmp_path / "bench.json").write_text(json.dumps(config))
@@ -93,6 +95,12 @@ def error(ran: subprocess.CompletedProcess[str], code: int) -> str:
 
 
 # ---- passes
+
+
+def test_prefix_caches_are_emptied_at_the_servers_before_each_pass(measure: Measure, site: Site) -> None:
+    """The router does it for nobody: it has a key for that, which nobody knows."""
+    assert measure().returncode == 0
+    assert [site.asked(path) for path in ("/one/flush_cache", "/two/flush_cache", "/flush_cache")] == [2, 2, 0]
 
 
 def test_every_pass_runs_with_its_own_load(measure: Measure, site: Site, tmp_path: Path) -> None:

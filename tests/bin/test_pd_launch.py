@@ -162,6 +162,29 @@ def test_the_folder_above_is_open_to_the_servers_whatever_the_units_umask(instan
     assert stat.S_IMODE(instance.folder.parent.stat().st_mode) == 0o755
 
 
+def test_certificate_and_key_are_copied_and_hashed_with_the_secret(instance: Instance) -> None:
+    instance.secret.write_text("KEY=hidden\n")
+    pem = instance.etc / "tls.pem"
+    pem.write_text("certificate and key\n")
+    assert run("pd-launch", *instance.preparing, "--tls", pem).returncode == 0
+    copy = instance.executed / "tls.pem"
+    assert (copy.read_bytes(), stat.S_IMODE(copy.stat().st_mode)) == (pem.read_bytes(), 0o440)
+    assert is_of(instance.left_behind()["secret"], b"KEY=hidden\ncertificate and key\n")
+
+
+def test_the_hosts_own_certificate_is_copied_as_one_file_and_not_hashed(instance: Instance) -> None:
+    """Whoever renews it starts the router again: the playbook must not, for a file that it cannot compare."""
+    chain, key = instance.etc / "chain.pem", instance.etc / "key.pem"
+    chain.write_text("certificate")
+    key.write_text("key")
+    assert run("pd-launch", *instance.preparing, "--host-tls", chain, key).returncode == 0
+    assert (instance.executed / "tls.pem").read_text() == "certificate\nkey"
+    assert instance.left_behind()["secret"] is None
+    key.unlink()
+    ran = run("pd-launch", *instance.preparing, "--host-tls", chain, key)
+    assert ran.returncode != 0 and f"cannot read certificate or key {key}: No such file" in ran.stderr
+
+
 def test_a_missing_secret_is_none_and_cannot_slip_in_later(instance: Instance) -> None:
     instance.prepare()
     instance.secret.write_text("KEY=late\n")

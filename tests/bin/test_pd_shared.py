@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import ssl
 import stat
 import subprocess
 import sys
@@ -14,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from tasks.support import catalogue
-from tests.bin.tools import BIN, load
+from tests import certificates
+from tests.bin.tools import BIN, answer, load, serving
 
 load("pd-verify")  # its folder is where the module is found from now on
 import pd_shared as shared  # noqa: E402
@@ -171,7 +173,8 @@ def test_files_with_a_key_and_without(tmp_path: Path, content: str, key: str | N
         ("http://[::1]:8000/metrics", "http://[::1]:8000/metrics"),
         ("http://127.0.0.1", None),
         ("http://127.0.0.1:many", None),
-        ("https://127.0.0.1:8000", None),
+        ("https://127.0.0.1:8000", "https://127.0.0.1:8000"),
+        ("ftp://127.0.0.1:8000", None),
         ("127.0.0.1:8000", None),
         ("http://127.0.0.1:8000/?a=b", None),
     ],
@@ -180,8 +183,26 @@ def test_addresses(url: str, address: str | None) -> None:
     if address:
         assert shared.address(url) == address
         return
-    with pytest.raises(shared.Fault, match="not http://HOST:PORT: "):
+    with pytest.raises(shared.Fault, match="not http://HOST:PORT or https://HOST:PORT: "):
         shared.address(url)
+
+
+def test_an_https_server_has_to_show_one_certificate_whatever_its_name(tmp_path: Path) -> None:
+    """The router's is made for the clients' address, and our tools ask at another."""
+    own, other = (certificates.made(tmp_path, name) for name in ("own", "other"))
+    with serving() as site:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*own)
+        site.server.socket = context.wrap_socket(site.server.socket, server_side=True)
+        site.answers["/health"] = answer(200, "{}")
+        url = f"https://127.0.0.1:{site.port}"
+        opened = shared.connection(url, 10, own[0])
+        opened.request("GET", "/health")
+        assert opened.getresponse().status == 200
+        with pytest.raises(ssl.SSLCertVerificationError):
+            shared.connection(url, 10, other[0]).connect()
+    with pytest.raises(shared.Fault, match="cannot read certificate"):
+        shared.connection(url, 10, tmp_path / "missing.pem")
 
 
 # ---- files

@@ -647,8 +647,8 @@ def in_golden(name: str, value: object) -> Callable[[dict[str, Any]], object]:
     [
         (without("url"), "url is missing"),
         (without("golden"), "golden is missing"),
-        (setting("url", "127.0.0.1:8000"), "not http://HOST:PORT: 127.0.0.1:8000"),
-        (setting("url", "https://127.0.0.1:8000"), "not http://HOST:PORT: https://127.0.0.1:8000"),
+        (setting("url", "127.0.0.1:8000"), "not http://HOST:PORT or https://HOST:PORT: 127.0.0.1:8000"),
+        (setting("url", "ftp://127.0.0.1:8000"), "not http://HOST:PORT or https://HOST:PORT: ftp://127.0.0.1:8000"),
         (setting("golden", []), "golden is empty"),
         (setting("limit_s", "soon"), "limit_s is missing or of the wrong type"),
         (setting("colour", "red"), "unknown colour"),

@@ -38,7 +38,7 @@ REFUSED_TO_ROUTER = REFUSED_TO_ALL | {"write the cache", "write code and run it"
 
 def confinement(node: Node, unit: str) -> list[str]:
     """The lines of a unit file on the host that confine it."""
-    service = out(node, f"cat {FOLDER}/{unit}").partition("[Service]")[2].partition("[Install]")[0]
+    service = out(node, f"cat {FOLDER}/{unit}").partition("[Service]")[2].partition("\n[")[0]
     lines = [line for line in service.splitlines() if line.partition("=")[1] and not line.startswith("#")]
     return [line for line in lines if not line.startswith(NOT_CONFINING)]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import certificates
 from tests.node.asking import CONFIG, answers, out
 from tests.node.deploying import deploy, plain_user, without_plain_user
 from tests.node.node import Node
@@ -36,21 +37,28 @@ while not os.path.exists("/run/watch-ends"):
 os.write(1, b"\\n".join(seen))
 """
 ASK = """
-import json, sys, urllib.error, urllib.request
-told = json.load(sys.stdin)
+import json, ssl, sys, urllib.error, urllib.request
+certificate, told = json.load(sys.stdin)
+trust, url = None, "http://127.0.0.1:8000/v1/chat/completions"
+if certificate:
+    trust, url = ssl.create_default_context(cadata=certificate), url.replace("http:", "https:")
+    trust.check_hostname = False  # it is made for the clients' address
 body = json.dumps({"model": "rehearsal", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}).encode()
 headers = {"Content-Type": "application/json", **told}
 try:
-    answer = urllib.request.urlopen(urllib.request.Request("http://127.0.0.1:8000/v1/chat/completions", body, headers))
+    answer = urllib.request.urlopen(urllib.request.Request(url, body, headers), context=trust)
     print(answer.status)
 except urllib.error.HTTPError as error:
     print(error.code)
+except urllib.error.URLError as error:
+    print(getattr(error.reason, "reason", error.reason))
 """
 
 
-def asked(node: Node, *keys: str) -> list[str]:
-    """What the router answers to a client that sends these keys; "" sends none."""
-    told = [{"Authorization": f"Bearer {key}"} if key else {} for key in keys]
+def asked(node: Node, certificate: Path | None, *keys: str) -> list[str]:
+    """What the router answers to a client that trusts this certificate and sends these keys; "" sends none."""
+    trusted = certificate.read_text() if certificate else ""
+    told = [[trusted, {"Authorization": f"Bearer {key}"} if key else {}] for key in keys]
     return [node.run(f"python3 -c {shlex.quote(ASK)}", text=json.dumps(one)).stdout.strip() for one in told]
 
 
@@ -58,9 +66,9 @@ def shown(text: str) -> list[str]:
     return [shape for shape in SHAPES if shape in text]
 
 
-def leaks(node: Node, command: str) -> list[str]:
-    """What of the key stands in the output of a command."""
-    node.run("umask 077; cat >/root/shapes", text="\n".join(SHAPES) + "\n")
+def leaks(node: Node, command: str, *more: str) -> list[str]:
+    """What of the key, or of more secrets, stands in the output of a command."""
+    node.run("umask 077; cat >/root/shapes", text="\n".join([*SHAPES, *more]) + "\n")
     found = node.run(f"{{ {command}; }} 2>/dev/null | grep -aoFf /root/shapes | sort -u")
     return found.stdout.split()
 
@@ -93,16 +101,22 @@ def test_a_key_is_asked_of_clients_and_shown_to_nobody(
     served: Node, operator: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PD_TEST_KEY", KEY)
+    own, renewed = (certificates.made(tmp_path.parent, name) for name in ("own", "renewed"))
     data = {"router_api_key_env": "PD_TEST_KEY", "report_dir": tmp_path}
+    data |= {"router_tls_certificate": own[0], "router_tls_key": own[1]}
     with watched(served):
         dry = deploy(served, "--dry", "--diff", *operator[1:], **data)
         ran = deploy(served, "--diff", "-vvv", *operator, **data)
     assert ran.status == 0, ran.output[-4000:]
     assert "Services | Running: router" in ran.changed
 
-    assert asked(served, "", "wrong", KEY, KEY.rstrip("~")) == ["401", "401", "200", "401"]
+    assert asked(served, own[0], "", "wrong", KEY, KEY.rstrip("~")) == ["401", "401", "200", "401"]
+    assert asked(served, renewed[0], KEY) == ["CERTIFICATE_VERIFY_FAILED"]
     assert answers(served), "the questions are asked with the key"
-    assert out(served, f"stat -c '%a %U:%G' {CONFIG}/api-key") == "640 root:sglang"
+    assert out(served, f"stat -c '%a %U:%G' {CONFIG}/api-key {CONFIG}/tls.pem").split("\n") == ["640 root:sglang"] * 2
+    private = own[1].read_text().splitlines()[1]
+    assert private not in dry.output + ran.output
+    assert leaks(served, f"cat {CONFIG}/tls.pem", private) == [private]
 
     assert shown(dry.output) == [] and shown(ran.output) == []
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and shown(path.read_text(errors="replace"))]
@@ -113,17 +127,17 @@ def test_a_key_is_asked_of_clients_and_shown_to_nobody(
         "systemctl status --all --no-pager -n 1000 '*'",
         "journalctl --no-pager --all -o export",
     ):
-        assert leaks(served, where) == [], where
+        assert leaks(served, where, private) == [], where
     readable = "runuser -u nobody -- find / /run /tmp /dev/shm -xdev -type f -newer /run/watch-begins -readable -print0"
-    assert leaks(served, f"{readable} | xargs -0 -r cat") == []
+    assert leaks(served, f"{readable} | xargs -0 -r cat", private) == []
     assert leaks(served, f"cat {CONFIG}/api-key") == [PART], "what looks for it finds it"
 
-    assert deploy(served, "-y", router_api_key_env="PD_TEST_KEY").changed == []
+    assert deploy(served, "-y", **data).changed == []
     monkeypatch.setenv("PD_TEST_KEY", f"another {KEY}")
-    other = deploy(served, "-y", router_api_key_env="PD_TEST_KEY")
-    kept = "Verify | Kept as what passed last"
-    assert other.changed == [f"Launch | API key {CONFIG}/api-key", "Services | Running: router", kept], other.output
-    assert asked(served, KEY, f"another {KEY}") == ["401", "200"]
+    other = deploy(served, "-y", **{**data, "router_tls_certificate": renewed[0], "router_tls_key": renewed[1]})
+    files = [f"Launch | API key {CONFIG}/api-key", f"Launch | Certificate and key {CONFIG}/tls.pem"]
+    assert other.changed == [*files, "Services | Running: router", "Verify | Kept as what passed last"], other.output
+    assert asked(served, renewed[0], KEY, f"another {KEY}") == ["401", "200"]
 
 
 def test_what_an_interrupted_run_left_of_a_key_goes(served: Node) -> None:
@@ -138,4 +152,4 @@ def test_what_an_interrupted_run_left_of_a_key_goes(served: Node) -> None:
     assert deploy(served, "-y").changed == ["Launch | No API key"]
     assert served.run(f"ls -d {sent}").stdout == ""
     assert deploy(served, "-y").changed == []
-    assert asked(served, "") == ["200"]
+    assert asked(served, None, "") == ["200"]

@@ -166,6 +166,7 @@ def config_file(plan: Plan) -> WantedFile:
         "module": CLIENT,
         "environment": {variable.name: variable.value for variable in plan.workers[0].environment},
         "url": plan.router.url,
+        "workers": [worker.url for worker in plan.workers],
         "api_key_file": paths.secret if plan.api_key else None,
         "model": plan.profile.served_name,
         "tokenizer": paths.model,

@@ -30,6 +30,7 @@ def verify_config(plan: Plan) -> WantedFile:
     """What pd-verify asks, and of whom."""
     config = {
         "url": plan.router.url,
+        "certificate_file": plan.paths.executed_tls if plan.router.scheme == "https" else None,
         "api_key_file": plan.paths.secret if plan.api_key else None,
         "model": plan.profile.served_name,
         "limit_s": plan.settings.answer_limit,

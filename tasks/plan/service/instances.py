@@ -47,6 +47,7 @@ class Instance:
     arguments: tuple[tuple[str, ...], ...]  # one line of the launch script each
     environment: tuple[Variable, ...]
     placement: Placement | None  # None for the router
+    scheme: str = "http"
 
     @property
     def unit(self) -> str:
@@ -64,7 +65,7 @@ class Instance:
 
     @property
     def url(self) -> str:
-        return f"http://{_at(self.address, self.port)}"
+        return f"{self.scheme}://{_at(self.address, self.port)}"
 
     @property
     def bootstrap_url(self) -> str | None:
@@ -120,6 +121,7 @@ def goes_with(instances: Iterable[Instance]) -> dict[str, Instance]:
 
 def router(settings: Settings, release: Release, served: tuple[Instance, ...], paths: Paths) -> Instance:
     """The router in front of every worker."""
+    tls = paths.executed_tls
     arguments = [
         *_to_workers(served),
         ("--policy", settings.router_policy),
@@ -133,6 +135,7 @@ def router(settings: Settings, release: Release, served: tuple[Instance, ...], p
         ("--cb-timeout-duration-secs", str(settings.router_breaker_seconds)),
         ("--worker-startup-timeout-secs", str(settings.worker_ready_limit)),
         *limits.arguments(settings, release.router),
+        *([("--tls-cert-path", tls), ("--tls-key-path", tls)] if settings.router_tls_certificate else []),
         *_lines(settings.router_arguments),
     ]
     return Instance(
@@ -151,6 +154,7 @@ def router(settings: Settings, release: Release, served: tuple[Instance, ...], p
             *(Variable(name, value) for name, value in sorted(settings.router_environment.items())),
         ),
         placement=None,
+        scheme="https" if settings.router_tls_certificate else "http",
     )
 
 

@@ -152,6 +152,16 @@ class Paths:
         return f"{self.config}/api-key"
 
     @property
+    def tls(self) -> str:
+        """The router's certificate and its key; there only when they come from the machine that runs pyinfra."""
+        return f"{self.config}/tls.pem"
+
+    @property
+    def executed_tls(self) -> str:
+        """The copy that the router was started with, wherever it came from."""
+        return f"{self.run('router')}/executed/tls.pem"
+
+    @property
     def secret_leftovers(self) -> list[str]:
         """Where the API key lies after an interruption, and where an earlier version kept and sent it."""
         earlier = f"{self.config}/api-key.env"

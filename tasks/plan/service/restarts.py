@@ -22,7 +22,7 @@ SYSTEMDS_OWN = "# Systemd alone reads what follows: a change of it restarts noth
 PARTS = ("script", "environment", "unit", "secret", "release", "packages")
 PART_NAMES = {
     "script": "launch script", "environment": "environment file", "unit": "unit file",
-    "secret": "API key", "release": "release", "packages": "state of its packages",
+    "secret": "API key or certificate", "release": "release", "packages": "state of its packages",
 }  # fmt: skip
 
 REPAIRED = "repaired"  # packages that this run puts right: no server was started from what they will be

@@ -31,7 +31,7 @@ _SERVER: Table = {
     ("--disaggregation-transfer-backend",): "use transfer_backend",
     ("--enable-metrics",): "it is always given",
     ("--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs", "--ssl-keyfile-password"): (
-        "the router asks servers by http: leave it out"
+        "the router asks servers by http; for clients use router_tls_certificate"
     ),
     ("--config",): "a file could say again what the settings say: name its options here",
 }
@@ -77,6 +77,8 @@ _OF_ROLE: dict[str, Table] = {
         ("--rate-limit-tokens-per-second",): "use router_rate",
         ("--request-timeout-secs",): "use router_request_limit",
         ("--max-payload-size",): "use router_body_limit_mib",
+        ("--tls-cert-path",): "use router_tls_certificate",
+        ("--tls-key-path",): "use router_tls_key",
         ("--mini-lb",): "that router asks nobody for a key: leave it out",
     },
 }

@@ -18,7 +18,8 @@ from tasks.plan.settings.roles import KINDS, ROLES, Count, Decode, Port, Prefill
 Seconds = Annotated[int, Field(ge=1)]
 Gigabytes = Annotated[float, Field(ge=0)]
 # Paths stand in units and scripts as they are: nothing that systemd or a shell would read in another way.
-AbsolutePath = Annotated[str, Field(pattern=r"^/[A-Za-z0-9_.+@:,=/-]*[A-Za-z0-9_.+@:,=-]$")]
+PATH = r"^/[A-Za-z0-9_.+@:,=/-]*[A-Za-z0-9_.+@:,=-]$"
+AbsolutePath = Annotated[str, Field(pattern=PATH)]
 Interpreter = Annotated[str, Field(pattern=r"^/([A-Za-z0-9_.+@=-]+/)+bin/python[0-9.]*$|^/bin/python[0-9.]*$")]
 Network = Annotated[str, AfterValidator(lambda text: str(ipaddress.ip_network(text)))]
 
@@ -133,6 +134,9 @@ class Settings(BaseModel):
 
     router_host: str
     router_port: Port
+    router_tls_certificate: Annotated[str, Field(min_length=1)] | None
+    router_tls_key: Annotated[str, Field(min_length=1)] | None
+    router_tls_on_host: bool
     router_metrics_host: str
     router_metrics_port: Port
     router_clients: list[Network]
@@ -384,6 +388,7 @@ def _contradictions(settings: Settings) -> list[str]:
                 f"setting {name} = {given}: {settings.router} cannot do that (docs/limits.md says what it does); leave "
                 'it out, or set router = "smg"'
             )
+    lines += _tls_faults(settings)
     lines += _port_clashes(settings)
     lines += _driver_contradictions(settings)
     for name in ("router_host", "router_metrics_host"):
@@ -393,6 +398,24 @@ def _contradictions(settings: Settings) -> list[str]:
                 f"setting {name} = {host!r} listens beyond loopback: set router_api_key_env too, "
                 "the name of a variable in your environment that holds the key"
             )
+    return lines
+
+
+def _tls_faults(settings: Settings) -> list[str]:
+    files = {name: getattr(settings, name) for name in ("router_tls_certificate", "router_tls_key")}
+    lines = [
+        f"setting {name} is missing: TLS needs certificate and key, set both or neither"
+        for name, file in files.items()
+        if file is None and any(files.values())
+    ]
+    if settings.router_tls_on_host and not any(files.values()):
+        lines.append("setting router_tls_on_host = True names no file: set router_tls_certificate and router_tls_key")
+    if settings.router_tls_on_host:
+        lines += [
+            f"setting {name} = {file!r}: with router_tls_on_host it is a path on the host, from / on, in plain letters"
+            for name, file in files.items()
+            if file is not None and not re.fullmatch(PATH, file)
+        ]
     return lines
 
 

@@ -51,7 +51,7 @@ def test_a_gate_that_is_still_open_is_no_reason() -> None:
         ("script", "other", "launch script"),
         ("environment", "other", "environment file"),
         ("unit", "other", "unit file"),
-        ("secret", "0a:0b", "API key"),
+        ("secret", "0a:0b", "API key or certificate"),
         ("release", "release-2", "release"),
         ("packages", "r2", "state of its packages"),
         ("packages", None, "state of its packages"),
