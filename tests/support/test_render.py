@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -238,6 +239,22 @@ def test_without_a_key_there_is_no_secret(tmp_path: Path) -> None:
     _, files = files_of(made, "router")
     assert b"PD_SECRET" not in files.script.content
     assert b"--secret" not in files.unit.content
+
+
+def test_tls_and_its_renewal_restart_the_router_alone(tmp_path: Path) -> None:
+    files = {"router_tls_certificate": "/etc/x/chain.pem", "router_tls_key": "/etc/x/key.pem"}
+    plain = HOSTS["defaults"](tmp_path)
+    made = catalogue_plan(files, hardware(TWO_SOCKETS))
+    first, renewed = (replace(made, tls=content) for content in (b"one", b"two"))
+    of_host = catalogue_plan({**files, "router_tls_on_host": True}, hardware(TWO_SOCKETS))
+    for before, after in ((plain, first), (first, renewed), (first, of_host)):
+        for name in ("prefill", "decode", "router"):
+            one, other = (files_of(plan, name)[1].fingerprint for plan in (before, after))
+            assert (one == other) is (name != "router")
+    assert first.router.url == "https://127.0.0.1:8000"
+    _, unit = files_of(of_host, "router")
+    assert b" --host-tls /etc/x/chain.pem /etc/x/key.pem " in unit.unit.content
+    assert b" --tls /etc/sglang-pd/tls.pem " in files_of(first, "router")[1].unit.content
 
 
 def test_one_argument_stands_on_a_line(planned: Plan) -> None:
