@@ -123,6 +123,7 @@ router_api_key_env = None  # name of a variable in YOUR environment; it holds th
 router_tls_certificate = None
 router_tls_key = None  # PEM file with its private key, without a password
 router_tls_on_host = False  # True = both files lie on the host, and whoever renews them there restarts the router
+router_api_key_before_env = None  # for "smg": the same of the key before it, which stays good as long as this is set
 router_metrics_host = "127.0.0.1"  # address to serve metrics on; beyond loopback only together with router_api_key_env
 router_metrics_port = 29001  # TCP
 # Networks that may reach router and metrics beyond loopback, such as ["10.1.0.0/16"]; [] = every host that can

@@ -56,6 +56,7 @@ class Seen:
     history: History
     held_on: Description | None  # a release that the host keeps and goes back to, or is pinned to
     api_key: str | None
+    api_key_before: str | None
     tls: bytes | None
     now: float  # seconds since 1970 when the host told its clock
     answers: Mapping[str, Answer]  # of the facts System and Hardware
@@ -120,8 +121,7 @@ def _examined() -> Seen:
             profile, _ = derive.settled(stated, None, wanted.served_name)
             rules.check(wanted, offered[0], catalogue.accepted_arguments(offered[0]), profile)
         rules.check_router(wanted, offered[0], catalogue.router_arguments(offered[0], wanted.router))
-    variable = wanted.router_api_key_env
-    api_key = key_of(variable, os.environ.get(variable, "")) if variable else None
+    api_key, before = (_key(wanted, name) for name in ("router_api_key_env", "router_api_key_before_env"))
     tls = certificate.joined(wanted)
     paths = Paths.of(wanted, stated)
     lock.take(wanted)
@@ -148,7 +148,13 @@ def _examined() -> Seen:
         system = reading.read_system(of_system)
     of_cards: Mapping[str, Answer] = host.get_fact(HardwareFact)
     answers = {**of_system, **of_cards}
-    return Seen(wanted, offered, stated, paths, releases, held_on, api_key, tls, now, answers, system)
+    return Seen(wanted, offered, stated, paths, releases, held_on, api_key, before, tls, now, answers, system)
+
+
+def _key(wanted: Settings, setting: str) -> str | None:
+    """The key in the variable that a setting names, None where it names none."""
+    variable = getattr(wanted, setting)
+    return key_of(variable, os.environ.get(variable, ""), setting) if variable else None
 
 
 def _admitted(seen: Seen) -> Plan:
@@ -245,7 +251,8 @@ def _planned(seen: Seen, hardware: Hardware, model: Model, own: Description, of_
     served = instances.workers(wanted, release, profile, placed, paths)
     every = (*served, instances.router(wanted, release, served, paths))
     return Plan(
-        wanted, release, profile, paths, seen.system, hardware, every, catalogue.uv_lock(), seen.api_key, seen.tls,
+        wanted, release, profile, paths, seen.system, hardware, every, catalogue.uv_lock(), seen.api_key,
+        api_key_before=seen.api_key_before, tls=seen.tls,
         arguments=described.arguments, history=seen.history, pin=pin, asked=own.release if pin else None,
         derived=model.derived, model_told=model.told,
     )  # fmt: skip

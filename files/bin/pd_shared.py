@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 FAILED, USAGE = 1, 2
+MOST_KEYS = 2  # the key, and the one before it
 
 
 class Fault(argparse.ArgumentTypeError):  # so argparse itself tells one that the type of an argument raises
@@ -124,14 +125,20 @@ def release_python(config: Mapping[str, Any]) -> str:
     return python
 
 
-def read_key(path: str | Path | None) -> str | None:
-    """The API key in a file that holds it alone: printable ASCII on one line. Raises Fault, which never shows it."""
-    if path is None:
-        return None
-    key = read_file(Path(path), "api_key_file").decode(errors="replace").removesuffix("\n")
-    if not re.fullmatch(r"[!-~]([ -~]*[!-~])?", key):
+def read_keys(path: Path) -> list[str]:
+    """The API keys in a file that holds them alone, the one to use first: lines of printable ASCII.
+
+    Raises Fault, which never shows them.
+    """
+    keys = read_file(path, "api_key_file").decode(errors="replace").removesuffix("\n").split("\n")
+    if len(keys) > MOST_KEYS or not all(re.fullmatch(r"[!-~]([ -~]*[!-~])?", key) for key in keys):
         raise Fault(f"api_key_file {path} holds no key: one line of printable ASCII, no blank at either end", USAGE)
-    return key
+    return keys
+
+
+def read_key(path: str | Path | None) -> str | None:
+    """The key to send, None without a file."""
+    return None if path is None else read_keys(Path(path))[0]
 
 
 def connection(url: str, limit_s: float, certificate: Path | None = None) -> http.client.HTTPConnection:

@@ -38,6 +38,7 @@ class Plan:
     instances: tuple[Instance, ...]  # the workers of the layout, then the router
     uv_requirement: str  # text of a lock
     api_key: str | None = None  # from the environment of whoever runs the deploy
+    api_key_before: str | None = None  # that clients may still send
     tls: bytes | None = None  # certificate and key, where they come from the machine that runs pyinfra
     findings: tuple[Finding, ...] = ()  # of every check, healthy ones too
     arguments: tuple[str, ...] = ()  # long options that the release's server knows, sorted

@@ -89,7 +89,9 @@ def api_key(plan: Plan) -> WantedFile | None:
     if plan.api_key is None:
         return None
     salt = secrets.token_hex(16)
-    return WantedFile(plan.paths.secret, written(plan.api_key), "640", "root", plan.group, salt=salt)
+    return WantedFile(
+        plan.paths.secret, written(plan.api_key, plan.api_key_before), "640", "root", plan.group, salt=salt
+    )
 
 
 def tls(plan: Plan) -> WantedFile | None:

@@ -241,13 +241,15 @@ def test_without_a_key_there_is_no_secret(tmp_path: Path) -> None:
     assert b"--secret" not in files.unit.content
 
 
-def test_tls_and_its_renewal_restart_the_router_alone(tmp_path: Path) -> None:
+def test_tls_its_renewal_and_a_second_key_restart_the_router_alone(tmp_path: Path) -> None:
     files = {"router_tls_certificate": "/etc/x/chain.pem", "router_tls_key": "/etc/x/key.pem"}
     plain = HOSTS["defaults"](tmp_path)
     made = catalogue_plan(files, hardware(TWO_SOCKETS))
     first, renewed = (replace(made, tls=content) for content in (b"one", b"two"))
+    keyed = catalogue_plan({"router": "smg", "router_api_key_env": "PD_KEY"}, hardware(TWO_SOCKETS), API_KEY)
+    both = replace(keyed, api_key_before="b" * 16)
     of_host = catalogue_plan({**files, "router_tls_on_host": True}, hardware(TWO_SOCKETS))
-    for before, after in ((plain, first), (first, renewed), (first, of_host)):
+    for before, after in ((plain, first), (first, renewed), (first, of_host), (keyed, both)):
         for name in ("prefill", "decode", "router"):
             one, other = (files_of(plan, name)[1].fingerprint for plan in (before, after))
             assert (one == other) is (name != "router")

@@ -11,24 +11,23 @@ from tasks.plan.errors import PlanError
 _KEY = re.compile(r"[!-~][ -~]{14,}[!-~]")
 
 
-def key_of(variable: str, value: str) -> str:
+def key_of(variable: str, value: str, setting: str = "router_api_key_env") -> str:
     """The key in a variable of the user's environment. Raises PlanError, which never shows it."""
     if not value:
         raise PlanError(
-            f"setting router_api_key_env names {variable}, which your environment does not hold: "
-            "export it, then run again"
+            f"setting {setting} names {variable}, which your environment does not hold: export it, then run again"
         )
     if not _KEY.fullmatch(value):
         raise PlanError(
-            f"setting router_api_key_env names {variable}, whose value is no key: take 16 or more printable ASCII "
+            f"setting {setting} names {variable}, whose value is no key: take 16 or more printable ASCII "
             "characters on one line, no blank at either end (`openssl rand -hex 32` makes one)"
         )
     return value
 
 
-def written(key: str) -> bytes:
-    """The file that pd_shared.read_key reads: the key alone, on one line."""
-    return f"{key}\n".encode()
+def written(key: str, before: str | None = None) -> bytes:
+    """The file that pd_shared.read_keys reads: the key on one line, the one before it on the next."""
+    return "".join(f"{one}\n" for one in (key, before) if one).encode()
 
 
 def is_of(hashed: object, content: object) -> bool:

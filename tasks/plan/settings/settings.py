@@ -153,6 +153,7 @@ class Settings(BaseModel):
     router_body_limit_mib: Count
     max_answer_tokens: Count | None
     router_api_key_env: str | None
+    router_api_key_before_env: str | None
     router_arguments: list[str]
     router_environment: dict[str, str]
 
@@ -388,6 +389,13 @@ def _contradictions(settings: Settings) -> list[str]:
                 f"setting {name} = {given}: {settings.router} cannot do that (docs/limits.md says what it does); leave "
                 'it out, or set router = "smg"'
             )
+    if settings.router_api_key_before_env is not None and settings.router_api_key_env is None:
+        lines.append("setting router_api_key_before_env needs router_api_key_env, the key that comes after it")
+    elif settings.router_api_key_before_env is not None and settings.router != "smg":
+        lines.append(
+            f"setting router_api_key_before_env: {settings.router} takes one key; leave it out and change the key in "
+            'one step, or set router = "smg"'
+        )
     lines += _tls_faults(settings)
     lines += _port_clashes(settings)
     lines += _driver_contradictions(settings)

@@ -274,6 +274,13 @@ def test_beyond_loopback_with_a_key() -> None:
     assert settings(router_host="0.0.0.0", router_api_key_env="PD_KEY").router_host == "0.0.0.0"
 
 
+def test_a_key_before_another_one_is_for_the_router_that_takes_two() -> None:
+    before = {"router_api_key_before_env": "PD_OLD"}
+    assert "needs router_api_key_env" in fault(**before)
+    assert "sglang-router takes one key" in fault(**before, router_api_key_env="PD_KEY")
+    assert settings(**before, router_api_key_env="PD_KEY", router="smg").router_api_key_before_env == "PD_OLD"
+
+
 @pytest.mark.parametrize("value", ["expandable_segments:True", "max_split_size_mb:64, expandable_segments : true"])
 @pytest.mark.parametrize("scope", ["worker_environment", "prefill_environment", "decode_environment"])
 def test_expandable_segments_with_nixl(scope: str, value: str) -> None:
