@@ -2,6 +2,7 @@
 
 import configparser
 import hashlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -421,6 +422,23 @@ def test_of_several_decode_servers_none_waits_for_what_prefill_holds() -> None:
     several = plan(asked, hardware(TWO_SOCKETS), release(manifest(device="cuda")))
     waits = {name: bool(awaits_cards(unit)) for name, unit in units(several).items()}
     assert waits == {"prefill": True, "decode-0": False, "decode-1": False, "router": False}
+
+
+def test_where_systemd_can_it_keeps_the_batches_of_health_checks_out_of_the_journal() -> None:
+    made = plan(settings(), hardware(TWO_SOCKETS))
+    newer = replace(made, system=replace(made.system, systemd_version=253))
+    before, after = units(made), units(newer)
+    assert not any(unit.all("Service", "LogFilterPatterns") for unit in before.values())
+    for worker in made.workers:
+        (pattern,) = after[worker.name].all("Service", "LogFilterPatterns")
+        assert pattern.startswith("~")
+        idle = "[2026-12-01 01:00:00] Prefill batch, #new-seq: 1, #new-token: 1, #cached-token: 0, token usage: 0.00,"
+        assert re.search(pattern[1:], idle)
+        assert not re.search(pattern[1:], idle.replace("new-token: 1,", "new-token: 17,"))
+        assert not re.search(pattern[1:], idle.replace("cached-token: 0,", "cached-token: 64,"))
+    assert after["router"].all("Service", "LogFilterPatterns") == []
+    files = [[files_of(one, name)[1].fingerprint for name in before] for one in (made, newer)]
+    assert files[0] == files[1], "a system upgrade restarts no server"
 
 
 def test_systemd_waits_longer_than_the_gates(planned: Plan) -> None:
