@@ -14,6 +14,10 @@ _SERVER = re.compile(
 )
 
 
+# Units that let people in or start what they ask for: where no session is made, what was started there stays in them.
+_LOGINS = frozenset({"ssh.service", "sshd.service", "cron.service", "crond.service"})
+
+
 @dataclass(frozen=True)
 class Stray:
     """A process that a run may end where the setting end_strays says so."""
@@ -25,7 +29,7 @@ class Stray:
 
 def is_stray(unit: str | None, command: str) -> bool:
     """Whether a process is a server or router of SGLang's outside every unit."""
-    return not unit and _SERVER.match(command) is not None
+    return (not unit or unit in _LOGINS) and _SERVER.match(command) is not None
 
 
 def joined(found: Iterable[Stray]) -> tuple[Stray, ...]:

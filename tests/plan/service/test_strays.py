@@ -11,7 +11,7 @@ from tests.plan.builders import settings
 from tests.plan.judging import CHECKS, found, uuid
 
 ROUTER = "sglang::router"
-HOLDS_8000 = {"listeners": "0100007F:1F40 9", "sockets": "9 77", "owners": f"77\t\t{ROUTER}"}
+HOLDS_8000 = {"listeners": "tcp 0100007F:1F40 9", "sockets": "9 77", "owners": f"77\t\t{ROUTER}"}
 HOLDS_GPU = {"apps": f"88, {uuid(0)}, 4000", "holders": "88\t\tsglang::scheduler"}
 
 
@@ -25,7 +25,7 @@ HOLDS_GPU = {"apps": f"88, {uuid(0)}, 4000", "holders": "88\t\tsglang::scheduler
     ],
 )  # fmt: skip
 def test_servers_of_sglang(command: str) -> None:
-    assert is_stray("", command) and is_stray(None, command)
+    assert is_stray("", command) and is_stray(None, command) and is_stray("ssh.service", command)
     assert not is_stray("inference.service", command), "somebody's unit would start it again"
 
 
