@@ -19,7 +19,7 @@ def passed_config(plan: Plan, more: Sequence[str]) -> WantedFile:
         "kept": PASSED,
         "files": [
             *(path for instance in plan.instances for path in paths.files_of(instance.unit)),
-            f"{UNITS}/{plan.target}", paths.verify, paths.passed, paths.pin, paths.secret, *more,
+            f"{UNITS}/{plan.target}", paths.verify, paths.passed, paths.pin, paths.secret, paths.tls, *more,
         ],
         "links": [paths.current, paths.previous],
         "quiet": [paths.verify, paths.passed, paths.pin, paths.previous, *more],
