@@ -24,8 +24,7 @@ def ensure(plan: Plan) -> None:
             for file, content in catalogue.bundled_model(source.bundled).items()
         ]
         found = host.get_fact(Paths, paths=[file.path for file in wanted])
-        for file in wanted:
-            files.file(name=f"File {file.path}", wanted=file, found=found[file.path])
+        files.files(name=f"Files of {name}", wanted=wanted, found=found)
     else:
         kept, models = plan.kept, plan.paths.models
         move = [f"{models}/{each}" for each in kept.move or ()]

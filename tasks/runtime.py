@@ -30,8 +30,7 @@ def _build(plan: Plan, tools: list[WantedFile]) -> None:
     found = host.get_fact(Paths, paths=[metadata, *(file.path for file in (*tools, *placed))])
 
     files.files(name=f"Tools in {plan.paths.bin}", wanted=tools, found=found)
-    for file in placed:
-        files.file(name=f"File {file.path}", wanted=file, found=found[file.path])
+    files.files(name=f"Locks in {plan.paths.locks}", wanted=placed, found=found)
     release.uv(
         name="Package installer uv",
         spec=spec.path,

@@ -17,6 +17,7 @@ from tasks.plan.files import (
     FoundPaths,
     WantedDirectory,
     WantedFile,
+    all_in_one_line,
     compare,
     folded,
     in_one_line,
@@ -82,8 +83,12 @@ def files(wanted: Sequence[WantedFile], found: FoundPaths) -> Commands:
     if not differing:
         host.noop("every file is as wanted")
         return
-    for one in differing:
-        if state.config.DIFF and not state.is_executing:
+    if state.config.DIFF and not state.is_executing:
+        together = "" if host.data.get("full_diff") else all_in_one_line(wanted, found)
+        if together:
+            folder = wanted[0].path.rpartition("/")[0]
+            host.log(f"Will create in {format_text(folder, bold=True)}: {together}")
+        for one in differing if not together else ():
             _show(one, found[one.path], None)
     for one in differing:
         yield from _placed(one, found[one.path])

@@ -6,7 +6,7 @@ import base64
 import difflib
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tasks.plan.errors import PlanError
@@ -153,6 +153,15 @@ def in_one_line(wanted: WantedFile, found: FoundPath) -> str:
         return f"{told}, was {found.digest[:12]}"
     removed, added = _changed(lines_of(found.content), now)
     return f"{told}, was {found.digest[:12]}: {removed} lines less, {added} more" if removed + added > SHORT else ""
+
+
+def all_in_one_line(wanted: Sequence[WantedFile], found: Mapping[str, FoundPath]) -> str:
+    """What a diff says of files with one gist that are all new; "" where they are to be shown one by one."""
+    if len({one.gist for one in wanted} - {""}) != 1 or any(found[one.path].kind != "absent" for one in wanted):
+        return ""
+    lines = sum(len(lines_of(one.content)) for one in wanted)
+    digest = hashlib.sha256("".join(one.sha256 for one in wanted).encode()).hexdigest()
+    return f"{len(wanted)} files, {wanted[0].gist}, {lines} lines, sha256 {digest[:12]}"
 
 
 def folded(content: bytes, like: WantedFile | None) -> list[str]:

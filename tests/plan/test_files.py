@@ -14,6 +14,7 @@ from tasks.plan.files import (
     FoundPaths,
     WantedDirectory,
     WantedFile,
+    all_in_one_line,
     compare,
     folded,
     in_one_line,
@@ -102,6 +103,13 @@ def test_what_two_new_files_share_is_shown_once() -> None:
     assert folded(b"x\n1\n2\n3\n4\n5\ny\n", first) == ["+ x\n", "  (5 lines as in /first)", "+ y\n"]
     assert folded(b"x\n1\n2\n3\n4\n", first) == ["+ x\n", "+ 1\n", "+ 2\n", "+ 3\n", "+ 4\n"], "too few to look up"
     assert folded(b"x\n", None) == ["+ x\n"]
+
+
+def test_new_files_that_nobody_reads_are_one_line_together() -> None:
+    tools = [WantedFile(f"/bin/{name}", b"1\n2\n", gist="runs on the host") for name in "ab"]
+    new = dict.fromkeys(("/bin/a", "/bin/b"), ABSENT)
+    assert all_in_one_line(tools, new).startswith("2 files, runs on the host, 4 lines, sha256 ")
+    assert all_in_one_line(tools, {**new, "/bin/b": FoundPath("file", content=b"1\n")}) == "", "an edit is shown"
 
 
 def test_bytes_have_no_lines() -> None:
