@@ -30,10 +30,12 @@ def logged(node: Node, unit: str) -> list[str]:
     return out(node, f"journalctl -o cat _SYSTEMD_INVOCATION_ID={start}").splitlines()
 
 
-def answer(node: Node, prompt: str, port: int = 8000, tokens: int = 24, stream: bool = False) -> str:
+def answer(
+    node: Node, prompt: str, port: int = 8000, tokens: int = 24, stream: bool = False, model: str = "rehearsal"
+) -> str:
     """Asked on the node, with Debian's own Python and nothing of ours."""
     body = json.dumps(
-        {"model": "rehearsal", "messages": [{"role": "user", "content": prompt}], "max_tokens": tokens,
+        {"model": model, "messages": [{"role": "user", "content": prompt}], "max_tokens": tokens,
          "temperature": 0, "stream": stream}
     )  # fmt: skip
     script = f"""

@@ -66,6 +66,9 @@ class Manifest(BaseModel):
     chunked_prefill_maximum: int | None
     indexer_walks_whole_context: bool
     notes: list[str]
+    arguments: list[str] = []  # of every server, whatever the model
+    decode_arguments: list[str] = []  # of decode servers besides
+    environment: dict[str, str] = {}  # of every server
 
 
 @dataclass(frozen=True)

@@ -229,8 +229,8 @@ def _worker(
         ("--dist-init-addr", _at(role.address, role.dist_init_port + step)),
         ("--enable-metrics",),
         QUIET,
-        *_lines(profile.arguments),
-        *(_lines(profile.decode_arguments) if isinstance(role, Decode) else []),
+        *_lines([*release.manifest.arguments, *profile.arguments]),
+        *(_lines([*release.manifest.decode_arguments, *profile.decode_arguments]) if isinstance(role, Decode) else []),
         *(retraction.arguments(role) if isinstance(role, Decode) else []),
         *_lines(role.arguments),
     ]
@@ -272,7 +272,7 @@ def _toolkit(release: Release, paths: Paths) -> list[Variable]:
 def _environment(
     placement: Placement, role: Role, settings: Settings, release: Release, profile: ModelProfile, paths: Paths
 ) -> tuple[Variable, ...]:
-    """Later ones win: ours, the settings', the model's, the role's."""
+    """Later ones win: ours, the release's, the settings', the model's, the role's."""
     cache = paths.release_cache(release.id)
     found = {
         variable.name: variable
@@ -299,6 +299,8 @@ def _environment(
     if settings.pcie_ipc_allreduce:
         name = "SGLANG_ENABLE_PCIE_IPC_ALLREDUCE"
         found[name] = Variable(name, "1", "setting pcie_ipc_allreduce: 12 KiB in 5.3 us, NCCL took 205 (upstream)")
+    for name, value in release.manifest.environment.items():
+        found[name] = Variable(name, value, f"release {release.manifest.name}")
     for name, entry in settings.worker_environment.items():
         found[name] = Variable(name, entry.value, f"{entry.reason} ({entry.source})")
     for name, value in profile.environment.items():
