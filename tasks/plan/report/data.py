@@ -50,6 +50,7 @@ def build(
         "state": state,
         "age": age(proof, now),
         "kv_pages": _kv_pages(plan) if plan else None,
+        "model": _model(plan) if plan else None,
         "kv_path": path,
         "proof": dict(proof) if proof else None,
     }
@@ -153,6 +154,31 @@ def _kv_pages(plan: Plan) -> Data:
         "buffers": [
             {"name": one.name, "count": one.count, "bytes": probe.page_bytes(one, profile, parallel)}
             for one in profile.kv_buffers
+        ],
+    }
+
+
+def _model(plan: Plan) -> Data:
+    """The model, and how it fits the cards: GB of each card, and tokens. memory: [] where servers use no GPU."""
+    fits = plan.fits if plan.release.manifest.device == "cuda" else {}
+    return {
+        "name": plan.profile.name,
+        "served_name": plan.profile.served_name,
+        "folder": plan.paths.model,
+        "config": plan.model_told,
+        "derived": list(plan.derived),
+        "context_length": plan.context_length,
+        "memory": [
+            {
+                "server": name,
+                "card_gb": one.card,
+                "fraction": one.fraction,
+                "weights_gb": one.weights,
+                "kv_gb": one.kv,
+                "kv_tokens": one.tokens,
+                "left_gb": one.left,
+            }
+            for name, one in fits.items()
         ],
     }
 

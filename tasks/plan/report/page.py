@@ -80,8 +80,28 @@ def view(data: Data) -> dict[str, Any]:
         "kv_pages": _kv_pages(data["kv_pages"]) if data["kv_pages"] else None,
         "backend": _backend(parts.get("kv_path") or {}),
         "groups": [_group(group) for group in (parts.get("all_reduce") or {}).get("groups") or []],
+        "model": _model(data["model"]) if data["model"] else None,
         "versions": data["versions"],
     }
+
+
+def _model(model: Data) -> Data:
+    """GB with one digit; how many requests of the whole context the KV cache holds at once."""
+    context = model["context_length"]
+    rows = [
+        {
+            "server": row["server"],
+            "card": figure(row["card_gb"]),
+            "fraction": f"{row['fraction']:.2f}",
+            "weights": figure(row["weights_gb"]),
+            "kv": figure(row["kv_gb"]),
+            "tokens": f"{row['kv_tokens']:,}",
+            "requests": figure(row["kv_tokens"] / context),
+            "left": figure(row["left_gb"]),
+        }
+        for row in model["memory"]
+    ]
+    return {**model, "context": f"{context:,}", "derived": ", ".join(model["derived"]), "memory": rows}
 
 
 def _kv_pages(pages: Data) -> Data:

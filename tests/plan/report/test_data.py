@@ -147,6 +147,18 @@ def test_versions_of_what_serves() -> None:
 # ---- what is missing
 
 
+def test_the_model_and_how_it_fits_each_server() -> None:
+    data = built()
+    rows = {row["server"]: row for row in data["model"]["memory"]}
+    assert rows.keys() == {worker.name for worker in PLAN.workers}
+    fit = PLAN.fits["decode"]
+    assert (rows["decode"]["weights_gb"], rows["decode"]["kv_tokens"]) == (fit.weights, fit.tokens)
+    assert sum(rows["decode"][part] for part in ("weights_gb", "kv_gb", "left_gb")) == pytest.approx(fit.card)
+    shown = page.view(data)["model"]
+    assert [row["tokens"] for row in shown["memory"] if row["server"] == "decode"] == [f"{fit.tokens:,}"]
+    assert (shown["name"], shown["context"]) == (PLAN.profile.name, f"{PLAN.context_length:,}")
+
+
 def test_a_host_that_was_refused_before_there_was_a_plan() -> None:
     data = built([BAD], plan=None)
     assert (data["placement"], data["hardware"], data["versions"], data["verdict"]["word"]) == ([], None, {}, "Refused")
