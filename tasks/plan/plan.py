@@ -173,7 +173,10 @@ class Plan:
         settings = self.settings
         return {
             worker.name: memory.fit(
-                self.profile, settings.roles[worker.role], min(size[gpu] for gpu in worker.gpus), settings.speculative
+                self.profile,
+                settings.roles[worker.role],
+                min((size.get(gpu, 0) for gpu in worker.gpus), default=0),
+                settings.speculative,
             )
             for worker in self.workers
         }

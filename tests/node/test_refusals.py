@@ -30,9 +30,6 @@ SETTINGS: dict[str, tuple[dict[str, object], str]] = {
     "not on the node": ({"prefill_gpus": "[4]", "prefill_numa_node": 0}, "setting prefill_numa_node = 0, but GPU 4 of prefill_gpus is on node 1; topo -m says 'GPU4"),
     "renamed argument": ({"decode_arguments": '["--cuda-graph-max-bs","64"]'}, "use --cuda-graph-max-bs-decode"),
     "another model's profile": ({"model": "deepseek-v4-flash-nvfp4", "model_dir": "/srv/whole"}, "model/profile/agrees: profile deepseek-v4-flash-nvfp4 contradicts config.json of /srv/whole: it says 64 attention heads (heads), not 4; 1 KV heads"),
-    "an empty config.json": ({"model": "auto", "model_dir": "/srv/empty"}, "model/files/there: model /srv/empty: its config.json is no JSON object, or an empty one"),
-    "half a config.json": ({"model": "auto", "model_dir": "/srv/half"}, "model/profile/agrees: model /srv/half: its config.json leaves out num_attention_heads"),
-    "files that the index names": ({"model": "auto", "model_dir": "/srv/cut"}, "model/files/there: model /srv/cut: its index names model-2.safetensors, not there"),
     "a model behind a closed door": ({"model": "auto", "model_dir": "/srv/closed/model"}, "model/files/there: model /srv/closed/model: service_user = 'sglang' cannot enter this folder"),
     "no room": ({"minimum_free_disk_gb": 100000}, "GB free, 100000 GB are needed"),
     "no wheel folder": ({"package_wheelhouse": "/srv/none"}, "package_wheelhouse /srv/none is not a folder on this host: fill it with `make wheelhouse RELEASE=sglang-0.5.20-cpu PYTHON="),
@@ -53,18 +50,11 @@ HARDWARE: dict[str, tuple[str, dict[str, object], str]] = {
 }  # fmt: skip
 
 
-# Folders of models, whole, half and closed: names -> what makes them.
-MODELS = f"""cd /srv && mkdir -p whole empty half cut closed/model
-cat >whole/config.json <<'END'
+# Folders of models. All that can be wrong with one, tests/facts/test_model.py has.
+MODELS = f"""mkdir -p /srv/whole /srv/closed && cd /srv/whole && cat >config.json <<'END' && echo weights >model.safetensors
 {(REPOSITORY / "files/models/rehearsal-qwen2/config.json").read_text()}
 END
-echo '{{}}' >empty/config.json
-echo '{{"architectures": ["Qwen2ForCausalLM"], "num_hidden_layers": 3}}' >half/config.json
-cp whole/config.json cut/
-echo '{{"weight_map": {{"a": "model-1.safetensors", "b": "model-2.safetensors"}}}}' >cut/model.safetensors.index.json
-for folder in whole empty half; do echo weights >$folder/model.safetensors; done
-echo weights >cut/model-1.safetensors
-cp whole/* closed/model/ && chmod 700 closed"""
+cp -r /srv/whole /srv/closed/model && chmod 700 /srv/closed"""
 
 
 @pytest.fixture(scope="module")
