@@ -161,7 +161,7 @@ def _admitted(seen: Seen) -> Plan:
     manifest = _asked_for(seen)
     judged_by = seen.held_on.release.manifest if seen.held_on else manifest
     judge_system(seen, judged_by)
-    model = _model(seen)
+    model = _model(seen, manifest)
     rules.check(seen.settings, manifest, catalogue.accepted_arguments(manifest), model.profile)
 
     of_ports: Mapping[str, Answer] = host.get_fact(Listeners)
@@ -205,7 +205,7 @@ class Model:
     told: str
 
 
-def _model(seen: Seen) -> Model:
+def _model(seen: Seen, manifest: Manifest) -> Model:
     """The model as the settings, its profile and its folder say together. Raises Refused, one line a fault."""
     wanted, stated, path = seen.settings, seen.stated, seen.paths.model
     brought = bool(wanted.model_dir or (stated.source and stated.source.directory))
@@ -219,8 +219,8 @@ def _model(seen: Seen) -> Model:
     if found and not (brought or (found.config and found.size)):
         found = None  # it is fetched by this run
     with named("model/profile/agrees"):
-        profile, derived = derive.settled(stated, found, wanted.served_name)
-        shaped = derive.shape_of(stated, found) if found else None
+        profile, derived = derive.settled(stated, found, wanted.served_name, manifest.page_size)
+        shaped = derive.shape_of(stated, found, manifest.page_size) if found else None
     told = derive.told(profile, shaped, profile.context(wanted.context_length)) if shaped else ""
     if told and derived:
         logger.info(f"{host.print_prefix}model {profile.name}, read from {path}: {told}")

@@ -39,14 +39,16 @@ def check_folder(folder: Folder, user: str) -> None:
 ELSEWHERE = "put the model there, or name another folder (model_dir); with None it is fetched"
 
 
-def settled(stated: Stated, folder: Folder | None, served_name: str | None) -> tuple[ModelProfile, tuple[str, ...]]:
+def settled(
+    stated: Stated, folder: Folder | None, served_name: str | None, page_size: int | None = None
+) -> tuple[ModelProfile, tuple[str, ...]]:
     """The whole profile, and the names of the fields that the folder filled.
 
-    folder: None where there is none to read, or nothing in it yet. served_name: the setting. Raises PlanError, one line
-    a fault: what is missing, or contradicts.
+    folder: None where there is none to read, or nothing in it yet. served_name: the setting. page_size: tokens, the
+    only size that the release can serve, None: any. Raises PlanError, one line a fault: gaps and contradictions.
     """
     found: dict[str, Any] = {}
-    shaped = None if folder is None else shape_of(stated, folder)
+    shaped = None if folder is None else shape_of(stated, folder, page_size)
     if folder and shaped:
         if parts := contradictions(stated, shaped):
             raise PlanError(
@@ -75,11 +77,11 @@ def settled(stated: Stated, folder: Folder | None, served_name: str | None) -> t
     return ModelProfile.model_validate(whole), tuple(sorted(found.keys() - stated.fields.keys()))
 
 
-def shape_of(stated: Stated, folder: Folder) -> Shape | None:
+def shape_of(stated: Stated, folder: Folder, page_size: int | None = None) -> Shape | None:
     """What the folder's config.json says, with what the profile decides. Raises PlanError, one line, where it cannot be
     read; None where the profile says all of it itself."""
     said = stated.fields
-    page = (said["page_size"],) if "page_size" in said else None
+    page = (said["page_size"],) if "page_size" in said else (page_size,) if page_size else None
     chosen = Chosen(page, said.get("kv_cache_dtype"), said.get("dtype"))
     try:
         return shape.read(folder.config, folder.modelopt, folder.path, chosen)

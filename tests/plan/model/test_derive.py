@@ -51,6 +51,8 @@ def test_a_profile_says_what_cannot_be_read_and_the_rest_is_read() -> None:
 def test_what_a_profile_says_is_kept() -> None:
     assert settled(page_size=16).kv_buffers[0].page_bytes == 16 * 8 * 8 * 2
     assert settled(page_size=None).page_size is None
+    on_cpu, _ = derive.settled(BARE, FOLDER, None, page_size=1)
+    assert (on_cpu.page_size, on_cpu.kv_buffers[0].page_bytes) == (1, 8 * 8 * 2), "the release serves no other page"
     assert settled(kv_cache_dtype="fp8_e4m3").kv_buffers[0].page_bytes == 64 * 8 * 8
     assert settled(maximum_context=2048).maximum_context == 2048
 
