@@ -118,13 +118,10 @@ def test_every_difference_is_seen_and_taken_back(host: Host, change: str) -> Non
 
 
 def test_nothing_is_stopped_for_what_no_server_was_started_from(host: Host) -> None:
-    host.up = "a.service router.service"
-    for down in (False, True):
-        if down:
-            host.up = "a.service"
-        host.path("pin").write_text("{}")
-        assert host.run("restore").returncode == 0 and not host.path("pin").exists()
-        assert bool([line for line in host.asked if line.startswith(("stop", "start"))]) is down
+    host.path("pin").write_text("{}")
+    assert host.run("restore").returncode == 0 and not host.path("pin").exists()
+    assert not [line for line in host.asked if line.startswith("stop")]
+    assert "start a.service" in host.asked, "one that is down comes back, one that runs goes on"
 
 
 def test_servers_of_the_failed_change_end_and_go_before_the_others_start(host: Host) -> None:
