@@ -71,7 +71,7 @@ def test_back_to_what_served_and_pinned_until_it_is_let_go(served: Node) -> None
         assert link(served, "current") == first
 
     further = deploy(served, "-y", rollback=True, rollback_reason="and wrong", **OTHER)
-    assert further.changed == [f"Activate | Pin {CONFIG}/pin.json"]
+    assert further.changed == [f"Activate | Pin {CONFIG}/pin.json", "Verify | Kept as what passed last"]
     assert json.loads(out(served, f"cat {CONFIG}/pin.json")) == {**pin, "why": "answers were slow; and wrong"}
 
     dry = deploy(served, "--dry", unpin=True, **OTHER)

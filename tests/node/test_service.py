@@ -167,7 +167,8 @@ def test_after_a_reboot_everything_comes_up_in_order_without_pyinfra(served: Nod
 
 def test_a_setting_that_systemd_alone_reads_restarts_nothing(served: Node) -> None:
     before = pids(served)
-    files = [f"Launch | File /etc/systemd/system/{unit}" for unit in UNITS]
+    written = [f"Launch | File /etc/systemd/system/{unit}" for unit in UNITS]
+    files = [*written, "Verify | Kept as what passed last"]
     limits = f"systemctl show -p TimeoutStopUSec --value {' '.join(UNITS)}"
     try:
         longer = deploy(served, "-y", stop_limit=46)
