@@ -7,9 +7,10 @@ Every command of the run that is to break waits on the host, in front of the use
 So the fault strikes while the operation is under way: before, within or after one of its commands. Nothing of the
 playbook knows of it.
 
-A case: the run breaks off; what was taken away comes back; a second run must end well; the service must answer; a third
-run must change nothing; the host must hold what an unbroken one holds, and no more. TOGETHER=N breaks N runs over one
-host, each at a later operation than the one before, and then asks for all this once.
+A case: the run breaks off; what was taken away comes back; a second run, which tells whose lock it takes over, must end
+well; the service must answer; a third run must change nothing; the host must hold what an unbroken one holds, and no
+more. TOGETHER=N breaks N runs over one host, each at a later operation than the one before, and then asks for all this
+once.
 """
 
 from __future__ import annotations
@@ -328,7 +329,10 @@ def unbroken(node: Node) -> Unbroken:
 
 def whole_again(node: Node, seen: set[str], **data: object) -> list[str]:
     """What is still wrong after one run more; [] when all is well."""
-    second = deploy(node, "-y", **data)
+    second = deploy(node, "-y", wait=True, **data)  # the lock of a run whose cable was pulled outlives it for a while
+    for line in second.output.splitlines():
+        if "takes over: " in line:
+            say(f"  {line.strip()}")
     if second.status != 0:
         last = [line for line in second.output.splitlines() if line.strip()][-12:]
         return ["the second run failed: " + " / ".join(line.strip()[:300] for line in last)]
@@ -372,7 +376,7 @@ def play(name: str, cases: list[Case], reference: Unbroken) -> Outcome:
     try:
         node.up(disk_gb=DISK_GB)
         for case in cases:
-            broken = run_until(node, case, reference.operations)
+            broken = run_until(node, case, reference.operations, wait=True)
             outcome.struck.append(broken.struck)
             say(
                 f"  {broken.struck or f'{case.operation}: {case.how}: did not strike, the run ended with {broken.status}'}"
