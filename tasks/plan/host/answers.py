@@ -151,7 +151,8 @@ def read_system(sections: Mapping[str, Answer]) -> System:
     user, group = [*_text(sections, "user").splitlines(), "", ""][:2]
     glibc = re.search(r"([0-9]+\.[0-9]+)", _text(sections, "glibc"))
     systemd = re.match(r"systemd ([0-9]{1,5})\b", _text(sections, "systemd"))
-    pythons = [words for line in _text(sections, "pythons").splitlines() if len(words := line.split()) == 3]
+    told = (line.split() for line in _text(sections, "pythons").splitlines())
+    pythons = [words for words in told if len(words) == 3 and re.fullmatch(r"3(\.[0-9]{1,3})?", words[0])]
     return System(
         uid=_parsed(sections, "uid", int),
         os_id=release.get("ID", "unknown"),

@@ -7,7 +7,6 @@ form is right.
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -100,5 +99,5 @@ def _config(encoded: str | None, path: str) -> tuple[Mapping[str, Any], str]:
 def _text(encoded: str) -> str:
     try:
         return base64.b64decode(encoded, validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:
         return ""
