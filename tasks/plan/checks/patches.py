@@ -26,7 +26,7 @@ def capability(found: Found) -> Verdict:
         for index in [i for i in sorted(capabilities) if served and capabilities[i] not in served][:1]
     ]
     if misfits:
-        return error("; ".join(misfits), "take the patch out of setting patches", *misfits)
+        return error("; ".join(misfits), "take the patch out of patches or more_patches", *misfits)
     return healthy(f"{len(found.plan.release.patches)} patches serve {', '.join(sorted(set(capabilities.values())))}")
 
 
@@ -48,7 +48,9 @@ def fit(found: Found) -> Verdict:
         raise Later(f"{names}: judged while the release is built, before it serves")
     if answer is not None and answer.status == MISFIT and answer.text.startswith("patch "):
         misfits = answer.text.strip().splitlines()
-        return error("; ".join(misfits), "take the patch out of setting patches, or make one for this SGLang", *misfits)
+        return error(
+            "; ".join(misfits), "take the patch out of patches or more_patches, or make one for this SGLang", *misfits
+        )
     said = found.rows("patches")
     if not said[0].startswith("fit: "):
         raise Unreadable("unexpected answer", *said[:3])

@@ -18,7 +18,7 @@ def check_silenced(silenced: Mapping[str, str], of_proof: Iterable[str]) -> None
         if check not in known:
             lines.append(f"setting silenced_checks names no check {check!r}.{nearest(check, known)}")
         elif check in CHECKS and CHECKS[check].never_silenced:
-            lines.append(f"setting silenced_checks: no plan can be made where {check} fails, it cannot be silenced")
+            lines.append(f"setting silenced_checks: no plan can be made where {check} fails: leave it out")
         elif not reason.strip():
             lines.append(f"setting silenced_checks[{check!r}] gives no reason: say why it is accepted on this host")
     if lines:

@@ -38,7 +38,9 @@ def choose(offered: Sequence[Manifest], hardware: Hardware, system: System, sett
         raise PlanError('release = "auto": files/locks holds no release for GPUs')
     nearest = min(newest, key=lambda m: (len(lacking[m.name]), m.driver_minimum or 0))
     lacks = "; ".join(lacking[nearest.name])
-    raise PlanError(f'release = "auto": no release fits this host; nearest is {nearest.name}, but {lacks}')
+    raise PlanError(
+        f'release = "auto": no release fits this host; nearest is {nearest.name}, but {lacks}: mend that on the host'
+    )
 
 
 def missing(manifest: Manifest, hardware: Hardware, system: System, settings: Settings) -> list[str]:

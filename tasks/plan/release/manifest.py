@@ -195,7 +195,8 @@ def unknown_arguments(release: Manifest, accepted: frozenset[str], arguments: li
             )
         elif option in release.removed:
             lines.append(
-                f"setting {setting}: SGLang {release.sglang} has no argument {option} any more, nor one in its place"
+                f"setting {setting}: SGLang {release.sglang} has no argument {option} any more, nor one in "
+                "its place: leave it out"
             )
         elif accepted and option not in accepted:
             lines.append(

@@ -170,7 +170,7 @@ def check(patches: Sequence[Patch], sglang: str, release: str) -> None:
         if not fits(sglang, manifest.sglang):
             lines.append(
                 f"patch {patch.name} is for SGLang {manifest.sglang}, release {release} has {sglang}: "
-                "take it out of setting patches, or choose another release"
+                "take it out of patches or more_patches, or choose another release"
             )
             continue
         at_hand = {variable for variable, _ in patch.targets(sglang)}

@@ -365,10 +365,10 @@ def _contradictions(settings: Settings) -> list[str]:
         if gpus is not None and len(gpus) != wanted:
             lines.append(
                 f"setting {role.name}_gpus names {len(gpus)} GPUs, but {asked} {role.instances} x "
-                f"{role.name}_tensor_parallel {role.tensor_parallel} needs {wanted}"
+                f"{role.name}_tensor_parallel {role.tensor_parallel} needs {wanted}: name as many"
             )
         if gpus is not None and len(set(gpus)) != len(gpus):
-            lines.append(f"setting {role.name}_gpus = {gpus}: a GPU is named twice")
+            lines.append(f"setting {role.name}_gpus = {gpus}: a GPU is named twice, name each once")
     for one, other in combinations(roles, 2):
         if both := sorted(set(one.gpus or []) & set(other.gpus or [])):
             lines.append(
@@ -440,10 +440,13 @@ def _port_clashes(settings: Settings) -> list[str]:
     lines = []
     for name, setting, port in wanted:
         if port > 65535:
-            lines.append(f"{name} would take port {port} ({setting}): ports end at 65535")
+            lines.append(f"{name} would take port {port} ({setting}): ports end at 65535, set a lower one")
         elif port in taken:
             other, named = taken[port]
-            lines.append(f"port {port} is asked for twice: by {other} ({named}) and by {name} ({setting})")
+            lines.append(
+                f"port {port} is asked for twice: by {other} ({named}) and by {name} ({setting}); give one of them "
+                "another"
+            )
         else:
             taken[port] = (name, setting)
     return lines

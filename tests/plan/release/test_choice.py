@@ -56,7 +56,7 @@ def test_a_release_for_the_cpu_is_never_chosen() -> None:
 def test_an_old_driver() -> None:
     assert refused(OLD, NEW, driver="570.172.08") == (
         'release = "auto": no release fits this host; nearest is old, but '
-        "driver 570.172.08 serves CUDA 12.8, it needs 13.0, so a driver >= 580"
+        "driver 570.172.08 serves CUDA 12.8, it needs 13.0, so a driver >= 580: mend that on the host"
     )
 
 

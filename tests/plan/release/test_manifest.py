@@ -178,4 +178,7 @@ def test_what_a_check_of_a_release_says_in_lines() -> None:
 
 def test_a_removed_argument_says_so() -> None:
     (line,) = unknown_arguments(manifest(), ACCEPTED, ["--long-gone"], "decode_arguments")
-    assert line == "setting decode_arguments: SGLang 9.9 has no argument --long-gone any more, nor one in its place"
+    assert (
+        line
+        == "setting decode_arguments: SGLang 9.9 has no argument --long-gone any more, nor one in its place: leave it out"
+    )

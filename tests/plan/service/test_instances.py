@@ -80,7 +80,7 @@ def test_a_port_that_a_second_server_counts_up_to() -> None:
     with pytest.raises(PlanError) as error:
         made(prefill_instances=2, router_port=port, **TWO_EACH)
     assert lines_of(error) == (
-        f"port {port} is asked for twice: by prefill-1 (prefill_port) and by router (router_port)",
+        f"port {port} is asked for twice: by prefill-1 (prefill_port) and by router (router_port); give one of them another",
     )
 
 

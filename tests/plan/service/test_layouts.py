@@ -141,7 +141,10 @@ def test_a_share_of_another_layout_is_not_judged(role: str) -> None:
 
 def test_gpus_by_name_must_be_as_many_as_the_layout_has() -> None:
     line = refused(layout="single", server_gpus=[0, 1])
-    assert line == "setting server_gpus names 2 GPUs, but layout single has 1 x server_tensor_parallel 4 needs 4"
+    assert (
+        line
+        == "setting server_gpus names 2 GPUs, but layout single has 1 x server_tensor_parallel 4 needs 4: name as many"
+    )
     assert "server_instances 2 x server_tensor_parallel 4 needs 8" in refused(layout="data_parallel", server_gpus=[0])
 
 
@@ -163,7 +166,10 @@ def test_a_tensor_parallel_that_does_not_divide_the_heads() -> None:
 
 def test_ports_that_the_routers_clash_with() -> None:
     line = refused(**TWO_SERVERS, router_port=30010)
-    assert line == "port 30010 is asked for twice: by server-1 (server_port) and by router (router_port)"
+    assert (
+        line
+        == "port 30010 is asked for twice: by server-1 (server_port) and by router (router_port); give one of them another"
+    )
 
 
 def test_chunks_above_what_the_release_survives() -> None:
