@@ -142,7 +142,7 @@ router_max_requests = 1024  # requests that are answered at once; one more gets 
 router_queue = 0  # requests that wait for their turn then, instead of 429; with router = "smg" only
 router_queue_limit = 60  # seconds that one waits at most
 router_rate = None  # requests per second, of all clients together; None = any; with router = "smg" only
-# Seconds for one request, its stream included. Ten that take longer make the router avoid that server for all
+# Seconds for one request, its stream included. A few that take longer make the router avoid that server for all
 # clients: bound answers with max_answer_tokens, not with this.
 router_request_limit = 1800
 router_body_limit_mib = 16  # MiB of one request; images need more
