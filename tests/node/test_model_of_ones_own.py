@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+
+import pytest
 
 from tests.node.asking import CONFIG, answer, out, pids, states
 from tests.node.deploying import command_line, deploy, environment, provisioned
 from tests.node.node import REPOSITORY, Node
 
+pytestmark = pytest.mark.skipif("FAULTS" not in os.environ, reason="prefill and decode start twice: make test-faults")
 FOLDER = "/srv/models/My-Tiny"
 # What a machine of two cores cannot do without: a small cache, and numbers of 32 bits for answers that are the same
 # on every CPU.

@@ -206,3 +206,16 @@ def test_dry_run_on_a_bare_host_shows_the_files_it_would_make(node: Node, untouc
     assert '+   "$release/env/bin/python" -m sglang.launch_server \\' in ran.stderr
     assert "Will create /etc/systemd/system/sglang-pd-router.service" in ran.stderr
     assert fingerprint(node) == untouched
+
+
+def test_a_model_that_only_its_folder_describes_is_planned(node: Node, untouched: str) -> None:
+    ran = subprocess.run(
+        command_line("--dry", "--diff", model="auto", model_dir="/srv/whole", context_length=131072), cwd=REPOSITORY,
+        env=environment(node), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    read = "model whole, read from /srv/whole: Qwen2ForCausalLM, 3 layers, 4 heads, 2 KV heads of 16, float32"
+    assert read in ran.stderr, ran.stderr
+    for line in ("--model-path /srv/whole", "--served-model-name whole", "--page-size 1", "--context-length 2048"):
+        assert f"+   {line} \\" in ran.stderr, line
+    assert fingerprint(node) == untouched

@@ -87,10 +87,12 @@ def fits(found: Found) -> Verdict:
         )
     short = {name: one for name, one in every.items() if one.tokens < context}
     if short:
-        name, one = next(iter(short.items()))
+        name, one = min(short.items(), key=lambda item: item[1].tokens)
         role = next(worker.role for worker in plan.workers if worker.name == name)
+        least = " at least" if len(short) > 1 else ""
         return warning(
-            f"the KV cache of {' and '.join(short)} holds {one.tokens:,} tokens, one request may have {context:,}",
+            f"the KV cache of {' and '.join(short)} holds {one.tokens:,} tokens{least}, "
+            f"one request may have {context:,}",
             f"set context_length = {one.tokens // 1024 * 1024 or one.tokens}, raise {role}_mem_fraction = "
             f"{one.fraction:g}, or share the model over more GPUs ({role}_tensor_parallel)",
             *said,
