@@ -6,13 +6,17 @@ VENV := .venv
 SUITE := $(VENV)/.complete
 KERNELS := .venv-kernels/.complete
 
-.PHONY: help rehearse test test-without-servers test-units test-hosts test-install test-servers test-release test-faults test-kernels lint bench bench-serving drift lock wheelhouse node-down clean
+.PHONY: help rehearse record test test-without-servers test-units test-hosts test-install test-servers test-release test-faults test-kernels lint bench bench-serving drift lock wheelhouse node-down clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-rehearse: $(SUITE) packages ## play the whole job on a simulated host, twice; KEEP=1 leaves it up, REBUILD=1 also rebuilds it
-	@$(VENV)/bin/python -m tests.node.rehearse
+rehearse: $(SUITE) packages ## play the whole job on a simulated host, twice; KEEP=1, REBUILD=1; your host: HARDWARE=NAME SETTINGS=NAME
+	@$(VENV)/bin/python -m tests.node.rehearse $(if $(HARDWARE),--hardware '$(HARDWARE)') $(if $(SETTINGS),--settings '$(SETTINGS)')
+
+record: $(SUITE) ## record a host's hardware for rehearsals and reports of faults: HOST=NAME; INVENTORY. Changes nothing on it
+	@test -n "$(HOST)" || { echo 'make record HOST=NAME: a host of $(or $(INVENTORY),inventory.py)' >&2; exit 2; }
+	@$(VENV)/bin/pyinfra -y --limit '$(HOST)' $(or $(INVENTORY),inventory.py) tasks.record.hardware
 
 test: ## run every test: first those without servers, side by side, then those that ask servers
 	@$(MAKE) --no-print-directory -j3 --output-sync=target test-without-servers

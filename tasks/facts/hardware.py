@@ -75,10 +75,19 @@ section limits grep -E '^Max (locked memory|open files)' /proc/1/limits
 section memory grep -E '^Mem(Total|Available):' /proc/meminfo
 """
 
-_MATRICES = r"""
-asked topo topo -m
-asked p2p topo -p2p rw
-asked apps --query-compute-apps=pid,gpu_uuid,used_memory --format=csv,noheader,nounits
+_CSV = "--format=csv,noheader,nounits"
+# Section -> what nvidia-smi is asked.
+QUERIES = {
+    "gpus": (f"--query-gpu={GPU_COLUMNS}", _CSV),
+    "health": (f"--query-gpu={HEALTH_COLUMNS}", _CSV),
+    "rows": ("--query-remapped-rows=gpu_uuid,remapped_rows.pending,remapped_rows.failure", _CSV),
+    "fabric": (f"--query-gpu={FABRIC_COLUMNS}", _CSV),
+    "topo": ("topo", "-m"),
+    "p2p": ("topo", "-p2p", "rw"),
+    "apps": ("--query-compute-apps=pid,gpu_uuid,used_memory", _CSV),
+}
+# holders reads the answer to the last of them
+_REST = r"""
 section holders holders
 section fabricmanager fabricmanager
 section warned echo "$warned"
@@ -89,11 +98,5 @@ class Hardware(Sections):
     """Sections for tasks.plan.host.answers.read_hardware and for the checks."""
 
     def command(self) -> str:
-        asked = {
-            "gpus": f"--query-gpu={GPU_COLUMNS}",
-            "health": f"--query-gpu={HEALTH_COLUMNS}",
-            "rows": "--query-remapped-rows=gpu_uuid,remapped_rows.pending,remapped_rows.failure",
-            "fabric": f"--query-gpu={FABRIC_COLUMNS}",
-        }
-        queries = [f"asked {name} {query} --format=csv,noheader,nounits" for name, query in asked.items()]
-        return "\n".join([PRELUDE, OWNER, _SCRIPT, *queries, _MATRICES])
+        queries = [f"asked {name} {' '.join(words)}" for name, words in QUERIES.items()]
+        return "\n".join([PRELUDE, OWNER, _SCRIPT, *queries, _REST])

@@ -7,7 +7,7 @@ import signal
 import sys
 from types import FrameType
 
-from tests.node import earlier, hardware
+from tests.node import earlier
 from tests.node.node import DEFAULT_HARDWARE, Node, all_nodes
 from tests.node.process import NodeError
 
@@ -18,14 +18,14 @@ def main(arguments: list[str]) -> int:
     named = argparse.ArgumentParser(add_help=False)
     named.add_argument("--name", default="rehearsal", help="the node's name (default: %(default)s)")
     up = actions.add_parser("up", parents=[named], help="make a node and boot it")
-    up.add_argument("--hardware", default=DEFAULT_HARDWARE, choices=hardware.names())
+    up.add_argument("--hardware", default=DEFAULT_HARDWARE, metavar="NAME", help="of tests/node/hardware or recordings")
     up.add_argument("--left-by", metavar="COMMIT", help="as a deploy of that commit left it, its servers running")
     actions.add_parser("down", parents=[named], help="take a node away")
     actions.add_parser("down-all", help="take all nodes away")
     actions.add_parser("reboot", parents=[named], help="reboot a node")
     actions.add_parser("rebuild", parents=[named], help="same name and address, new host key, empty disk")
     swap = actions.add_parser("hardware", parents=[named], help="put other recorded hardware into a running node")
-    swap.add_argument("hardware", choices=hardware.names())
+    swap.add_argument("hardware", metavar="NAME", help="of tests/node/hardware or recordings")
     ssh = actions.add_parser("ssh", parents=[named], help="a shell, or a command, on a node")
     ssh.add_argument("command", nargs=argparse.REMAINDER)
     actions.add_parser("status", help="all nodes")

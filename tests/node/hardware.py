@@ -1,7 +1,9 @@
 """Recorded hardware: the folders below hardware/, and how one is put into a node's tree.
 
 A folder holds commands/TOOL/ANSWER/{args,stdout,stderr,rc} (one argument a line; stderr and rc may be left out)
-and files/ABSOLUTE/PATH. A file `base` names a folder that it starts from, `without` lists what it drops of it.
+and files/ABSOLUTE/PATH. A file `base` names a folder that it starts from, `without` lists what it drops of it. A file
+`units` names units of the recorded host that the node shall have, each with its state. What `make record` wrote lies
+in recordings/, sealed by a list of its files.
 """
 
 import base64
@@ -11,6 +13,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+from tasks.support import recordings
 from tests.node.disk import Disk
 from tests.node.process import NodeError
 
@@ -22,14 +25,24 @@ EARLY_ON_PATH = Path("usr/local/sbin")
 
 
 def names() -> list[str]:
-    return sorted(folder.name for folder in FOLDER.iterdir() if folder.is_dir())
+    """Of this checkout; the user's own are not among them."""
+    return _folders(FOLDER)
+
+
+def _folders(parent: Path) -> list[str]:
+    return sorted(path.name for path in parent.glob("[!.]*") if path.is_dir())
 
 
 def chain(name: str) -> list[Path]:
     """The folders that make up a hardware, first base first."""
-    folder = FOLDER / name
+    folder, own = FOLDER / name, recordings.FOLDER / name
+    if not folder.is_dir() and own.is_dir():
+        if wrong := recordings.wrong_with(own):
+            raise NodeError(f"recording {name} is not whole, {wrong}: make record HOST={name} writes it anew")
+        return [own]
     if not folder.is_dir():
-        raise NodeError(f"no recorded hardware {name}: there is {', '.join(names())}")
+        known = ", ".join([*names(), *_folders(recordings.FOLDER)])
+        raise NodeError(f"no recorded hardware {name}: there is {known}; make record HOST=NAME records a host of yours")
     base = folder / "base"
     return [*(chain(base.read_text().strip()) if base.exists() else []), folder]
 
@@ -51,12 +64,27 @@ def write(name: str, root: Path) -> None:
             if (folder / part).is_dir():
                 shutil.copytree(folder / part, recorded / part, dirs_exist_ok=True)
 
+        if (folder / "units").exists():
+            _units(folder / "units", root)
+
     (recorded / "replay").mkdir()
     for tool in (recorded / "commands").iterdir():
         _executable(SHIMS / "replay", recorded / "replay" / tool.name)
         own = SHIMS / tool.name
         _executable(own if own.exists() else SHIMS / "replay", shims / tool.name)
     _executable(SHIMS / "mounts", recorded / "mounts")
+
+
+def _units(listed: Path, root: Path) -> None:
+    """Units that do nothing, in the state that the recorded host's were in."""
+    folder = root / "etc/systemd/system"
+    (folder / "multi-user.target.wants").mkdir(parents=True, exist_ok=True)
+    for unit, state in (line.split() for line in listed.read_text().splitlines()):
+        text = "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\n"
+        (folder / unit).write_text(f"[Unit]\nDescription=Stands for {unit} of the recorded host\n{text}")
+        wanted = folder / "multi-user.target.wants" / unit
+        if state == "active" and not wanted.is_symlink():
+            wanted.symlink_to(f"/etc/systemd/system/{unit}")
 
 
 def install(name: str, disk: Disk) -> None:

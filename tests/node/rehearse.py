@@ -3,6 +3,9 @@
 A bare node is deployed, deployed again (which must change nothing) and asked through its router. In the environment:
 KEEP=1 leaves the node up and says how to reach it; REBUILD=1 then replaces it by an empty one of the same name, as
 after a dead disk, and brings it back by the two documented commands.
+
+--hardware plays a recorded host, --settings a user's own settings: first a dry run shows the plan for that host, then
+as much of it as a CPU can is deployed.
 """
 
 import argparse
@@ -18,8 +21,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from tests.node import hardware, settings
 from tests.node.deploying import INVENTORY
-from tests.node.node import REPOSITORY, Node
+from tests.node.node import DEFAULT_HARDWARE, REPOSITORY, Node
 from tests.node.process import NodeError, command
 
 NODE = "rehearsal"
@@ -149,11 +153,43 @@ def bring_back(node: Node, deploy: str) -> Answers:
     return ask(node)
 
 
-def rehearse(node: Node, deploy: str, rebuild: bool) -> str:
-    """Play the whole job and return the summary line. Raises NodeError at the first thing that is wrong."""
+def show_plan(deploy: str) -> None:
+    """What a first run would do on the recorded host with the user's settings. Raises NodeError where it is refused."""
+    words = ["--dry", "--diff", INVENTORY, deploy]
+    say(f"$ {shlex.join(['pyinfra', *words])}")
+    line = [str(Path(sys.executable).with_name("pyinfra")), *words]
+    planned = subprocess.run(line, cwd=REPOSITORY, env={**os.environ, "PLAN_ONLY": "1"}, stdin=subprocess.DEVNULL)
+    if planned.returncode != 0:
+        raise NodeError("the host is refused with these settings, for the reasons above")
+
+
+def what_was_not_played(name: str) -> str:
+    """For the end of a rehearsal of a user's own settings."""
+    planned, ignored = settings.left_out(settings.own(name))
+    lines = [
+        f"Of the settings of {name}, these were planned with for the recorded host, not served with: {', '.join(planned)}"
+        if planned
+        else f"Of the settings of {name}, all that were planned with were served with too",
+        *(
+            [f"These were not looked at, they concern what only the real host has: {', '.join(ignored)}"]
+            if ignored
+            else []
+        ),
+    ]
+    return "\n".join(lines)
+
+
+def rehearse(node: Node, deploy: str, rebuild: bool, own_settings: str = "") -> str:
+    """Play the whole job and return the summary line. Raises NodeError at the first thing that is wrong.
+
+    own_settings: a host of the user's, whose settings are planned with before anything is deployed.
+    """
     started = time.monotonic()
     say(f"== a bare node, {node.wanted_hardware}")
     node.up()
+    if own_settings:
+        say(f"\n== the plan for {node.wanted_hardware} with the settings of {own_settings}")
+        show_plan(deploy)
     say(f"\n== deploy, {time.monotonic() - started:.0f} s after the start")
     first = run_deploy(deploy)
     say(f"\n== deploy again, {time.monotonic() - started:.0f} s after the start: nothing may change")
@@ -187,17 +223,26 @@ def say(line: str) -> None:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.node.rehearse", description=__doc__)
     parser.add_argument("--deploy", default="deploy.py", help="what pyinfra runs (default: %(default)s)")
-    deploy = parser.parse_args(arguments).deploy
+    parser.add_argument("--hardware", default=DEFAULT_HARDWARE, metavar="NAME", help="recorded host (%(default)s)")
+    parser.add_argument("--settings", default="", metavar="NAME", help="a host of group_data, or a file like it")
+    given = parser.parse_args(arguments)
+    deploy = given.deploy
+    if given.hardware != DEFAULT_HARDWARE:
+        os.environ["HARDWARE"] = given.hardware
+    if given.settings:
+        settings.own(given.settings)
+        os.environ["SETTINGS"] = given.settings
     keep, rebuild = (os.environ.get(switch, "0") not in {"", "0"} for switch in ("KEEP", "REBUILD"))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _terminate)
 
-    node = Node(NODE)
+    node = Node(NODE, given.hardware)
+    hardware.chain(given.hardware)
     if node.folder.exists():
         say(f"{NODE} is still there from an earlier rehearsal: it is taken away")
         node.down()
     try:
-        summary = rehearse(node, deploy, rebuild)
+        summary = rehearse(node, deploy, rebuild, given.settings)
     except NodeError as error:
         if keep and node.is_up:
             say(how_to_reach(node, deploy))
@@ -213,6 +258,8 @@ def main(arguments: list[str]) -> int:
     else:
         node.down()
     say(NOT_CHECKED)
+    if given.settings:
+        say(what_was_not_played(given.settings))
     say(summary)
     return 0
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.node import rehearse
+from tests.node import rehearse, settings
 from tests.node.process import NodeError
 
 
@@ -44,3 +44,34 @@ def test_second_run_that_changes_something() -> None:
     rehearse.require_unchanged(rehearse.Run(operations=3, changed=[]))
     with pytest.raises(NodeError, match="the second run changed 2 of 3: Unit files; Launch scripts"):
         rehearse.require_unchanged(rehearse.Run(operations=3, changed=["Unit files", "Launch scripts"]))
+
+
+# ---- a user's own settings
+
+MINE: dict[str, object] = {
+    "layout": "data_parallel", "server_instances": 4, "server_tensor_parallel": 2, "router_port": 9000,
+    "model_dir": "/data/models/mine", "router_host": "127.0.0.1",
+}  # fmt: skip
+
+
+def test_a_users_settings_are_planned_with_and_served_with_as_far_as_a_cpu_can() -> None:
+    planned = settings.planned(MINE)
+    assert (planned["server_instances"], planned["server_tensor_parallel"], planned["model_dir"]) == (4, 2, None)
+    assert settings.played(MINE) == {"layout": "data_parallel", "server_instances": 2, "router_port": 9000}
+
+
+def test_what_was_not_played_is_named() -> None:
+    assert settings.left_out(MINE) == (["server_instances", "server_tensor_parallel", "router_host"], ["model_dir"])
+    assert settings.left_out({"router_port": 9000}) == ([], [])
+
+
+def test_every_setting_that_is_played_or_set_aside_is_there() -> None:
+    known = settings.variables(settings.DEFAULTS)
+    assert settings.PLAYED | settings.ELSEWHERE.keys() | settings.REHEARSAL.keys() <= known.keys()
+
+
+def test_settings_that_are_not_there_are_one_line() -> None:
+    with pytest.raises(
+        NodeError, match=r"no settings gpu-9: there is no group_data/gpu-9\.py, and no file of this name"
+    ):
+        settings.own("gpu-9")
