@@ -46,9 +46,9 @@ BOTH = """
     --enable-metrics
 """
 ROUTER = """
-    python -m sglang_router.launch_router --pd-disaggregation --prefill http://127.0.0.1:30000 8998
-    --decode http://127.0.0.1:30001 --host 127.0.0.1 --port 8000 --prometheus-host 127.0.0.1 --prometheus-port 29001
-    --health-check-interval-secs 2
+    python /opt/sglang-pd/bin/pd-router --module sglang_router.launch_router --
+    --pd-disaggregation --prefill http://127.0.0.1:30000 8998 --decode http://127.0.0.1:30001
+    --host 127.0.0.1 --port 8000 --prometheus-host 127.0.0.1 --prometheus-port 29001 --health-check-interval-secs 2
 """
 
 
