@@ -14,12 +14,11 @@ from tasks.plan.phases.passed import arming, disarming
 from tasks.plan.plan import Plan
 from tasks.plan.proof import judgement as proof
 from tasks.plan.service.instances import Instance
-from tasks.plan.service.paths import BOOT_ID
+from tasks.plan.service.paths import BOOT_ID, PROBE_UNIT
 from tasks.plan.service.restarts import Serving
 from tasks.support import report
 
 Commands = Generator[StringCommand | FunctionCommand, None, None]
-UNIT = "sglang-pd-probe.service"
 COLOURS = {Level.HEALTHY: "green", Level.ERROR: "red"}
 
 
@@ -62,7 +61,7 @@ def measure(state: State, host: Host, plan: Plan, serving: Sequence[str]) -> boo
     found = proof.read(plan, measured or None, boot, serving=False)
     page = report.write(host.name, plan, (*plan.findings, *found.findings), found.data, found.state)
     if found.stale:
-        say(host, f"pd-probe left no result ({found.stale}): `journalctl -u {UNIT}` on the host says why", "red")
+        say(host, f"pd-probe left no result ({found.stale}): `journalctl -u {PROBE_UNIT}` on the host says why", "red")
     else:
         for finding in found.findings:
             if finding.level is not Level.HEALTHY or not finding.id.endswith(("/run", "/state")):
@@ -80,7 +79,9 @@ def _probe(plan: Plan, boot: str) -> str:
     settings, paths = plan.settings, plan.paths
     command = [f"{paths.bin}/pd-probe", "--config", paths.probe, "--boot", boot]
     seconds = 3 * settings.probe_limit + 60
-    return in_own_unit(plan, UNIT, command, paths.measured, LimitMEMLOCK=settings.limit_memlock, RuntimeMaxSec=seconds)
+    return in_own_unit(
+        plan, PROBE_UNIT, command, paths.measured, LimitMEMLOCK=settings.limit_memlock, RuntimeMaxSec=seconds
+    )
 
 
 def _tell(host: Host, finding: Finding) -> None:

@@ -164,7 +164,9 @@ def test_resume_waits_for_the_end_of_the_run(host: Host, changed: bool) -> None:
         host.path("script").write_text("bad\n")
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        line, environment = host.command("resume", "--kept", host.path("kept.json"), "--lock", lock, "a.service")
+        line, environment = host.command(
+            "resume", "--kept", host.path("kept.json"), "--lock", lock, "--stop", "probe.service", "a.service"
+        )
         before = host.asked
         process = subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True)
         try:
@@ -176,5 +178,7 @@ def test_resume_waits_for_the_end_of_the_run(host: Host, changed: bool) -> None:
             raise
     assert process.wait() == 0
     assert host.path("script").read_text() == "good\n"
-    assert ("start a.service" if changed else "start --no-block a.service") in host.asked
+    then = host.asked[len(before) :]
+    assert then[0] == "stop probe.service", "what the run left at work holds the GPUs"
+    assert ("start a.service" if changed else "start --no-block a.service") in then
     assert process.stderr is not None and "the run has broken off" in process.stderr.read()

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
-
 from tests.node.asking import out
 from tests.node.deploying import command_line, deploy, environment, plain_user, without_plain_user
 from tests.node.node import REPOSITORY, Node
@@ -113,12 +111,10 @@ def test_a_run_that_waits_goes_on_by_itself(node: Node) -> None:
             second.communicate()
 
 
-@pytest.mark.parametrize("way", ["root", "sudo with a password, in a terminal of its own"])
-def test_a_lock_whose_run_is_gone_is_taken_over_and_told(node: Node, way: str) -> None:
-    arguments = ["-y"]
-    if way != "root":
-        arguments += plain_user(node, password="not so secret")
-        out(node, "echo 'Defaults use_pty' >>/etc/sudoers.d/plain")
+def test_a_lock_whose_run_is_gone_is_taken_over_and_told(node: Node) -> None:
+    """Also where sudo asks for a password, and runs commands in a terminal of its own."""
+    arguments = ("-y", *plain_user(node, password="not so secret"))
+    out(node, "echo 'Defaults use_pty' >>/etc/sudoers.d/plain")
     try:
         with running(node, *arguments) as first:
             since = record(node)["since"]

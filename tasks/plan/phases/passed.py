@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tasks.plan.files import WantedFile, to_json
 from tasks.plan.phases.verify import verify_config
 from tasks.plan.plan import Plan
-from tasks.plan.service.paths import LOCK, PASSED, RESUME, UNITS
+from tasks.plan.service.paths import LOCK, PASSED, PROBE_UNIT, RESUME, UNITS
 
 
 def passed_config(plan: Plan, more: Sequence[str]) -> WantedFile:
@@ -47,7 +47,7 @@ def arming(plan: Plan, serving: Sequence[str]) -> str:
     A unit of the host waits until the run's lock is free. Without a lock there is nothing to wait for. serving: units
     that run now, for a host where nothing has been kept yet.
     """
-    waiting = words(plan, "resume", "--kept", PASSED, "--lock", LOCK, *serving)
+    waiting = words(plan, "resume", "--kept", PASSED, "--lock", LOCK, "--stop", PROBE_UNIT, *serving)
     run = ["systemd-run", "--quiet", "--collect", f"--unit={RESUME}", "--property=Type=exec", *waiting]
     held = f"[ -e {LOCK} ] && ! flock -s -n {LOCK} true"
     return f"systemctl is-active -q {RESUME} || if {held}; then {shlex.join(run)}; fi"

@@ -19,6 +19,7 @@ RUN_RECORD = "/run/sglang-pd-run/run.json"  # of the run that holds the lock, or
 KEPT = "/var/lib/sglang-pd-playbook"  # what outlives a run and a reboot, for root alone
 STAMP = f"{KEPT}/stamp.json"  # of the last run that changed something
 PASSED = f"{KEPT}/passed.json"  # what the service was started from when it last answered right
+PROBE_UNIT = "sglang-pd-probe.service"  # transient: measures between GPUs, while no server runs
 RESUME = "sglang-pd-resume.service"  # transient: brings back what served, where the run that stopped it breaks off
 DEVICES = "sglang-pd-devices.service"  # comes before each start of a server on GPUs
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
