@@ -8,6 +8,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # pyinfra runs thi
 
 from tasks.support.inventory import groups
 from tests.node.node import Node
+from tests.node.settings import of_node
 
 _nodes = [Node(name) for name in os.environ["NODES"].split(",")]
 
@@ -19,9 +20,10 @@ hosts = [
             "ssh_user": "root",
             "ssh_key": str(node.ssh_key),
             "ssh_known_hosts_file": str(node.known_hosts),
+            **of_node(),
         },
     )
     for node in _nodes
 ]
 
-globals().update(groups(hosts))
+globals().update(groups(hosts, group_data=False))
