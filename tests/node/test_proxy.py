@@ -22,10 +22,7 @@ def test_a_download_takes_the_hosts_proxy_and_loopback_does_not(served: Node, hu
     known = dict.fromkeys(("hub.example", "store.example"), "127.0.0.1")
     with proxy(served.network.gateway, known) as (url, asked):
         try:
-            status, said = fetch(served, hub)
-            assert status != 0 and "Traceback" not in said, said
-            assert asked == [], "nobody has told the host of the proxy"
-
+            assert served.run("timeout 5 getent hosts hub.example").returncode != 0, "there is no way past the proxy"
             named = "".join(f"{name}={url}\n" for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"))
             served.run(f"cat >{ENVIRONMENT}", text=before + "\n" + named)
             status, said = fetch(served, hub)
