@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,13 @@ def test_changed_packages_are_named_and_servers_restart_on_the_right_ones(served
     served.run(f"base64 -d >{OLDER}", text=base64.b64encode(older.read_bytes()).decode())
     version = f"{ENV}/bin/python -c 'import importlib.metadata as m; print(m.version(\"mdurl\"))'"
     locked = out(served, version)
+    # a repair by hand, or a run that broke off behind it: the record is another than the one that they began with
+    spec = out(served, f"ls {ROOT}/locks/$(basename $(readlink {ROOT}/current)).json")
+    out(served, f"echo '# by hand' >>{SITE}/mdurl/_parse.py && {ROOT}/bin/pd-build repair --spec {spec}")
+    dry = deploy(served, "--dry")
+    assert dry.planned == ["Services | Running: prefill, decode"], dry.output
+    assert "decode: restarts, it was started with another state of its packages" in dry.output
+
     for command in PACKAGES.values():
         out(served, command)
     out(served, f"systemctl stop {UNITS[2]}")
@@ -122,7 +130,9 @@ def test_changed_packages_are_named_and_servers_restart_on_the_right_ones(served
     assert "decode: restarts, this run repairs its packages" in dry.output
     assert "router: starts, it is inactive" in dry.output
 
-    mended = deploy(served, "-y")
+    with slow_network(served):
+        mended = deploy(served, "-y")
+    assert "prefill: queued by systemd behind another unit" in mended.output
     assert [name.partition(" sglang")[0] for name in changed(mended)] == [
         "Runtime | Release", "Services | Running: prefill, decode", "Services | Running: router"
     ], mended.output  # fmt: skip
@@ -135,43 +145,34 @@ def test_changed_packages_are_named_and_servers_restart_on_the_right_ones(served
     assert deploy(served, "-y").changed == []
 
 
-def test_servers_that_a_repair_did_not_restart_are_restarted_by_the_next_run(served: Node) -> None:
-    """A run that broke off in between, or a repair by hand: the record is another than the one that they began with."""
-    spec = out(served, f"ls {ROOT}/locks/$(basename $(readlink {ROOT}/current)).json")
-    out(served, f"echo '# by hand' >>{SITE}/mdurl/_parse.py && {ROOT}/bin/pd-build repair --spec {spec}")
-    dry = deploy(served, "--dry")
-    assert dry.planned == ["Services | Running: prefill, decode"]
-    assert "decode: restarts, it was started with another state of its packages" in dry.output
-    # the run waits for what systemd has in line behind the network, instead of taking it for failed
-    slow = "[Unit]\nBefore=network-online.target\n[Service]\nType=oneshot\nExecStart=sh -c 'until [ -e /run/go ]; do sleep 0.2; done'\n"
-    served.run(f"cat >{SYSTEMD}/slow.service", text=slow)
-    wants = f"{SYSTEMD}/network-online.target.wants/slow.service"
-    out(served, f"mkdir -p {SYSTEMD}/network-online.target.wants && ln -s ../slow.service {wants} && "
-        "systemctl daemon-reload && systemctl stop network-online.target && "
-        "systemd-run -q sh -c 'until systemctl list-jobs | grep -q \"prefill.service.*waiting\"; do sleep 0.2; done; sleep 2; touch /run/go'")  # fmt: skip
+@contextmanager
+def slow_network(node: Node) -> Iterator[None]:
+    """From now on the network is online 2 s after systemd has prefill's start in line behind it."""
+    unit, wants = f"{SYSTEMD}/slow.service", f"{SYSTEMD}/network-online.target.wants"
+    waits = "ExecStart=sh -c 'until [ -e /run/go ]; do sleep 0.2; done'"
+    node.run(f"cat >{unit}", text=f"[Unit]\nBefore=network-online.target\n[Service]\nType=oneshot\n{waits}\n")
+    seen = "until systemctl list-jobs | grep -q 'prefill.service.*waiting'; do sleep 0.2; done; sleep 2; touch /run/go"
+    out(node, f"mkdir -p {wants} && ln -s ../slow.service {wants}/ && systemctl daemon-reload && "
+        f'systemctl stop network-online.target && systemd-run -q sh -c "{seen}"')  # fmt: skip
     try:
-        run = deploy(served, "-y")
-        assert run.status == 0, run.output
-        assert "prefill: queued by systemd behind another unit" in run.output
+        yield
     finally:
-        out(served, f"touch /run/go; rm {wants} {SYSTEMD}/slow.service; systemctl daemon-reload")
-        until(lambda: states(served) == ["active"] * 3, "it serves", START_LIMIT)
-        served.run("rm /run/go")
-    assert deploy(served, "-y").changed == []
+        out(node, f"touch /run/go; rm {wants}/slow.service {unit}; systemctl daemon-reload")
+        until(lambda: states(node)[0] in ("active", "failed"), "prefill has started", START_LIMIT)
+        out(node, "rm /run/go")
 
 
 def test_what_the_service_user_cannot_read_is_refused_before_anything_stops(served: Node) -> None:
     """Root reads it, so nothing else would tell before the new servers fail."""
     before = pids(served)
-    out(served, f"install -d -m 700 /srv/private && cp -r {ROOT}/models/rehearsal-qwen2 /srv/private/model")
+    out(served, f"cp -r {ROOT}/models/rehearsal-qwen2 /srv/model && chmod 600 /srv/model/tokenizer.json")
     try:
-        run = deploy(served, "-y", model_dir="/srv/private/model")
+        run = deploy(served, "-y", model_dir="/srv/model")
     finally:
-        out(served, "rm -r /srv/private")
+        out(served, "rm -r /srv/model")
     assert run.status != 0 and "Traceback" not in run.output
-    assert "host/user/reads: servers run as sglang: it may not enter /srv/private (700 root:root)" in run.output, (
-        run.output
-    )
+    said = "host/user/reads: servers run as sglang: it may not read /srv/model/tokenizer.json (600 root:root)"
+    assert said in run.output, run.output
     assert pids(served) == before
 
 
