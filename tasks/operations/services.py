@@ -42,8 +42,9 @@ def retired(plan: Plan, units: Mapping[str, Sequence[str]], serving: Sequence[st
 
 
 # ended PID COMMAND: only the process that was seen; another one can have got its number.
-_ENDED = r"""
-said() { { tr '\0' ' ' <"/proc/$1/cmdline"; } 2>/dev/null | LC_ALL=C tr -c ' -~' '?' | cut -c1-160; }
+ENDED = r"""
+said() { { tr '\0' ' ' <"/proc/$1/cmdline"; } 2>/dev/null | LC_ALL=C tr -c ' -~' '?' | cut -c1-160 |
+  sed 's/^ *//; s/ *$//'; }
 gone() { case $(cut -d')' -f2 "/proc/$1/stat" 2>/dev/null) in "" | " Z"*) ;; *) false ;; esac; }
 ended() { [ "$(said "$1")" = "$2" ] || return 0
   kill "$1"; for _ in $(seq 100); do ! gone "$1" || return 0; sleep 0.2; done; kill -KILL "$1"; }
@@ -59,7 +60,7 @@ def ended(strays: Sequence[Stray]) -> Commands:
     for stray in strays:
         say(host, f"pid {stray.pid} ({stray.command}) holds {stray.holds} outside every unit: ends", "yellow")
     calls = [f"ended {stray.pid} {shlex.quote(stray.command)}" for stray in strays]
-    yield StringCommand("\n".join([_ENDED, *calls]))
+    yield StringCommand("\n".join([ENDED, *calls]))
 
 
 @operation()

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+
 import pytest
 
+from tasks.facts.owners import OWNER
+from tasks.operations.services import ENDED
 from tasks.plan import checks
 from tasks.plan.findings import Finding, Level
 from tasks.plan.service.strays import Stray, is_stray, joined
@@ -72,3 +77,17 @@ def test_what_a_run_ends_is_each_process_once_with_all_that_it_holds() -> None:
     assert checks.strays(found(dict(both))) == (Stray(77, ROUTER, "port 8000, GPU 0"),)
     assert checks.strays(found()) == ()
     assert joined([]) == ()
+
+
+@pytest.mark.parametrize(("seen", "status"), [("", -15), ("another ", None)])
+def test_the_process_that_was_seen_is_ended_and_no_other_with_its_number(seen: str, status: int | None) -> None:
+    stray = subprocess.Popen(["bash", "-c", "exec -a sglang::router sleep 1000"])
+    try:
+        told = ""
+        while "sglang::" not in told:  # bash has become it
+            told = subprocess.check_output(["sh", "-c", f"{OWNER}owner {stray.pid}"], text=True).split("\t")[2].strip()
+        subprocess.run(["sh", "-c", f"{ENDED}ended {stray.pid} {shlex.quote(seen + told)}"], check=True)
+        assert stray.poll() == status
+    finally:
+        stray.kill()
+        stray.wait()
