@@ -43,13 +43,14 @@ def test_a_stale_proof_beside_servers_is_a_warning_and_nothing_else(served: Node
         boot = kept(served)["depends"]["boot"]
         out(served, f"sed -i s/{boot}/00000000-0000-0000-0000-000000000000/ {KEPT}")
         again, later = deploy(served, "-y"), deploy(served, "-y")
+        report = (REPOSITORY / "reports/rehearsal.json").read_text()
     finally:
         served.run(f"cat >{KEPT}", text=whole)
         assert deploy(served, "-y").changed == ["Topology | No stale proof"]
     assert again.status == 0, again.output
     assert again.changed == ["Topology | Stale proof told"]
     assert (later.status, later.changed) == (0, []) and "proof/state" not in later.output, "once is enough"
-    assert "is stale (other boot)" in (REPOSITORY / "reports/rehearsal.json").read_text()
+    assert "is stale (other boot)" in report
     [line] = [line for line in again.output.splitlines() if "proof/state" in line]
     assert "other boot" in line and "--data reprove=True" in line
     assert pids(served) == before
