@@ -44,7 +44,8 @@ cards() { for d in /sys/bus/pci/devices/*; do [ "$(cat "$d/vendor" 2>/dev/null)"
   echo "${d##*/} $(cat "$d/$1" 2>/dev/null || echo "$2")"; done; }
 driver() { cat /proc/driver/nvidia/version 2>/dev/null; true; }
 licence() { command -v modinfo >/dev/null || return 127; limit 20 modinfo -F license nvidia; }
-holders() { printf '%s\n' "$_said" | cut -d, -f1 | grep -x '[0-9]*' | sort -un | while read -r p; do owner "$p"; done; }
+holders() { printf '%s\n' "$_said" | cut -d, -f1 | grep -x '[0-9][0-9]*' | sort -un |
+  while read -r p; do owner "$p"; done; }
 kernel() { _log=$(limit 20 journalctl -k -b -q -o short-monotonic --no-pager 2>/dev/null)
   if [ -z "$_log" ]; then
     _log=$(limit 20 dmesg 2>&1); _s=$?
