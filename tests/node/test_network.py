@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
+import shlex
 import socket
 from collections.abc import Iterator
 
@@ -12,6 +13,7 @@ import pytest
 
 from tests.node.asking import UNITS, answer, out
 from tests.node.deploying import deploy
+from tests.node.found import PROXIES
 from tests.node.node import Node
 from tests.node.waiting import until
 
@@ -129,7 +131,8 @@ def few(served: Node) -> Iterator[Node]:
     """A host with a second router, at port 8011, that answers two requests at once."""
     changed = "s/--max-concurrent-requests 1024/--max-concurrent-requests 2/; s/ 8000 / 8011 /; s/ 29001 / 29011 /"
     out(served, f"sed '{changed}' /etc/sglang-pd/router.sh >/run/few.sh")
-    out(served, f"systemd-run -q --unit={FEW} --property=User=sglang bash /run/few.sh")
+    own = f"-p User=sglang -p UnsetEnvironment={shlex.quote(PROXIES)}"
+    out(served, f"systemd-run -q --unit={FEW} {own} bash /run/few.sh")
     ready = (
         "bash -c 'exec 3<>/dev/tcp/127.0.0.1/8011 && printf \"GET /readiness HTTP/1.0\\r\\n\\r\\n\" >&3 && head -1 <&3'"
     )
