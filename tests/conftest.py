@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,9 @@ from hypothesis import settings
 # No test judges by the clock; the same examples each time, so that a failure is everybody's.
 settings.register_profile("playbook", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("playbook")
+
+# A shell's background job ignores SIGINT, and so would whatever a test starts and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

@@ -23,19 +23,23 @@ from tasks.facts import (
     history,
     listeners,
     model,
+    passed,
     paths,
     planned,
     processes,
+    recording,
     runs,
     secret,
     system,
     units,
 )
 from tasks.facts import release as releases
+from tasks.facts.recording import section_of
 from tasks.plan import checks, files
 from tasks.plan.driver import steps
 from tasks.plan.errors import PlanError
 from tasks.plan.host import answers as reading
+from tasks.plan.host import recording as recorded
 from tasks.plan.host.answers import Answer
 from tasks.plan.model import folder
 from tasks.plan.plan import Plan
@@ -208,6 +212,8 @@ FOLDER = {
     "folder": Answer(0, folder.THERE),
     "content": Answer(0, f"config {CONFIG}\nfile 10 model.safetensors\nindex model.safetensors\nend"),
 }
+RECORDED = {section_of(("nvidia-smi", "-L")): HOST["gpus"], "file /proc/cmdline": Answer(0, "ro iommu=pt")}
+RECORDED |= {"names": Answer(0, "gpu-1"), "fabricmanager": Answer(0, "LoadState=loaded"), "end": Answer(0, "")}
 PARSED: dict[str, tuple[Mapping[str, Answer], Callable[[Mapping[str, Answer]], object]]] = {
     "units": (units_sections(), lambda told: restarts.read_units(told, INSTANCES, TARGET)),
     "gates": (
@@ -225,6 +231,7 @@ PARSED: dict[str, tuple[Mapping[str, Answer], Callable[[Mapping[str, Answer]], o
     "existing": (INTERPRETER, lambda told: adopted.read(told, ASKED)),
     "runs": (RUNS, record.read),
     "model folder": (FOLDER, lambda told: folder.read(told, "/srv/model")),
+    "recording": (RECORDED, lambda told: recorded.read(told, [section_of(("nvidia-smi", "-L"))], ["gpu-1"])),
 }
 
 
@@ -279,6 +286,8 @@ FACTS: dict[str, tuple[FactBase[Any], str]] = {
     "answers": (answers.Answers(), '{"ok": true, "answers": []}'),
     "runs": (runs.Runs(), printed(RUNS)),
     "model folder": (model.ModelFolder(), printed(FOLDER)),
+    "recording": (recording.Recording(), printed(RECORDED)),
+    "passed": (passed.Passed(), '{"ok": true, "reason": ""}'),
     "lying": (history.Lying(), "/opt/x"),
     "text": (history.Text(), "some text"),
     "in use": (history.InUse(), "/opt/x"),

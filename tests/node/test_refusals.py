@@ -28,7 +28,7 @@ SETTINGS: dict[str, tuple[dict[str, object], str]] = {
     "absent GPU": ({"prefill_gpus": "[8]"}, "setting prefill_gpus names GPU 8, this host has GPU 0-7"),
     "GPU for two roles": ({"prefill_gpus": "[0]", "decode_gpus": "[0]"}, "both name GPU 0"),
     "not on the node": ({"prefill_gpus": "[4]", "prefill_numa_node": 0}, "setting prefill_numa_node = 0, but GPU 4 of prefill_gpus is on node 1; topo -m says 'GPU4"),
-    "renamed argument": ({"decode_arguments": '["--cuda-graph-max-bs","64"]'}, "use --cuda-graph-max-bs-decode"),
+    "renamed argument": ({"decode_arguments": '["--cuda-graph-max-bs","64"]'}, "setting decode_arguments holds --cuda-graph-max-bs: use decode_cuda_graph_max_batch"),
     "another model's profile": ({"model": "deepseek-v4-flash-nvfp4", "model_dir": "/srv/whole"}, "model/profile/agrees: profile deepseek-v4-flash-nvfp4 contradicts config.json of /srv/whole: it says 64 attention heads (heads), not 4; 1 KV heads"),
     "a model behind a closed door": ({"model": "auto", "model_dir": "/srv/closed/model"}, "model/files/there: model /srv/closed/model: service_user = 'sglang' cannot enter this folder"),
     "no room": ({"minimum_free_disk_gb": 100000}, "GB free, 100000 GB are needed"),

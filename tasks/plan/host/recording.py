@@ -12,6 +12,8 @@ from tasks.plan.host.answers import Answer
 
 SEAL = "recording.json"  # written last; names every other file with its hash
 NOT_FOUND = 127  # a shell's status for a tool that is not there
+# Files that a host may name: where they land on this machine is no host's to say.
+FILE = re.compile(r"/(proc|sys)(/(?!\.{1,2}(/|$))[\w.:+-]+)+")
 # A deploy installs these: that a bare host lacked them is an answer too.
 INSTALLED_LATER = ("lspci", "numactl")
 UUID = re.compile(r"\b(GPU-|MIG-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE)
@@ -36,20 +38,22 @@ GPU_FIELDS = (
 def read(answers: Mapping[str, Answer], asked: Iterable[str], own_names: Iterable[str]) -> dict[str, bytes]:
     """Path in the recording -> content, the seal last. From the sections of the fact Recording.
 
-    asked: the sections that there must be. own_names: what the inventory calls the host. Raises PlanError for an
-    answer that is cut short.
+    asked: the sections that there must be; others are left out, but for files of /proc and /sys. own_names: what the
+    inventory calls the host. Raises PlanError for an answer that is cut short.
     """
+    asked = tuple(asked)
     for name in (*asked, "names", "fabricmanager", "end"):
         if name not in answers:
             raise PlanError(f"the host's answer is cut short, it holds no {name!r}: nothing is recorded, run again")
+    questions = frozenset(asked)
     unnamed = _Unnamed({*own_names, *answers["names"].text.split()})
     files: dict[str, str] = {}
     tools: dict[str, int] = {}
     for section, answer in answers.items():
         kind, _, rest = section.partition(" ")
-        if kind == "file":
+        if kind == "file" and FILE.fullmatch(rest):
             files[f"files{rest}"] = _file(rest, unnamed.text(_ended(answer.text)))
-        elif kind == "answer":
+        elif section in questions:
             tool, *words = json.loads(rest)
             if answer.status == NOT_FOUND:
                 if tool in INSTALLED_LATER:

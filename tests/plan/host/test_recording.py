@@ -105,3 +105,21 @@ def test_the_seal_tells_whether_a_recording_is_whole() -> None:
     assert fault(seal, {**files, path: b"ro\n"}) == f"{path} is not as it was recorded"
     assert fault(seal, {**files, "more": b""}) == "more is not as it was recorded"
     assert fault(json.dumps([]), files) == "its recording.json cannot be read"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "file /../../../home/me/.bashrc",
+        "file /proc/../../x",
+        "file /sys/..",
+        "file /etc/shadow",
+        "file x",
+        "file /proc/a//b",
+        'answer ["../x"]',
+        "answer x",
+    ],
+)
+def test_a_host_does_not_say_where_files_land(name: str) -> None:
+    found = read(answers(**{name: Answer(0, "x")}), ASKED, [])
+    assert found == read(answers(), ASKED, [])

@@ -77,7 +77,7 @@ def test_a_bare_host_has_a_row_for_everything() -> None:
         ({"disk": {SCRIPT.path: FoundPath("absent")}}, ("decode: launch script", "not there", "as wanted", WRITES)),
         ({"disk": {SCRIPT.path: FoundPath("link", target="/dev/null")}},
          ("decode: launch script", "a link to /dev/null", "as wanted", WRITES)),
-        ({"marks": {"router": {"secret": "0a:0b"}}}, ("router: API key", "", "another", ROUTER)),
+        ({"marks": {"router": {"secret": "0a:0b"}}}, ("router: API key or certificate", "", "another", ROUTER)),
         ({"running": {"router": {"active": "inactive", "sub": "dead"}}},
          ("router: unit", "enabled", "inactive (dead)", ROUTER)),
         ({"running": {"decode": {"enabled": False}}},
