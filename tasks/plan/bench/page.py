@@ -133,8 +133,9 @@ def _rule(results: Any) -> str:
 
 def _goodput_rule(limits: Limits) -> str:
     return (
-        f"A rate counts if {goodput.LEAST_SHARE:.0%} of its requests get their first token within {limits.ttft_ms} ms "
-        f"and 99 % of the others within {limits.itl_ms} ms of the one before, and if all lower rates count too."
+        f"A rate counts if {goodput.LEAST_SHARE * 100:.0f} % of its requests get their first token within "
+        f"{limits.ttft_ms} ms and 99 % of the others within {limits.itl_ms} ms of the one before, and if all lower "
+        "rates count too."
     )
 
 

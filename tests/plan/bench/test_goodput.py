@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,7 +97,7 @@ def test_the_page_shows_shares_of_each_layout() -> None:
     assert [(rate, [cell.text for cell in cells]) for rate, cells in rates.rows] == [("1", ["100"]), ("2", ["50"])]
     assert page["loads"][1].rates is None
     assert page["goodput"].endswith("at 256/128 prefill + decode 1.")
-    assert "90% of its requests" in page["goodput_rule"]
+    assert "90 % of its requests" in page["goodput_rule"]
 
 
 @pytest.mark.parametrize("change", [{"rate": 1}, {"concurrency": None}, {"rate": -1, "concurrency": None}])
@@ -111,3 +112,13 @@ def test_figures_of_requests_that_are_none_are_named(each: list[Any]) -> None:
     with pytest.raises(PlanError) as error:
         result([{**some(1, 1), "each": each}])
     assert "passes.0.each.0" in error.value.lines[0]
+
+
+def test_one_server_on_an_h200() -> None:
+    """Measured at rates: long prompts hold up the tokens of others, long before the server is full."""
+    path = Path(__file__).parents[1] / "fixtures" / "bench-h200" / "single-rates.json"
+    kept = bench.from_json(path.read_text(), path.name)
+    assert goodput.shares(kept, (1024, 256), LIMITS) == {1.0: [1.0], 4.0: [56 / 60], 8.0: [72 / 120], 16.0: [0.0]}
+    assert str(goodput.goodput(kept, (1024, 256), LIMITS)) == "4"
+    assert str(goodput.goodput(kept, (8192, 256), LIMITS)) == "below 1"
+    assert str(goodput.goodput(kept, (8192, 256), Limits(1000, 250))) == "1", "judged anew with other limits"
