@@ -39,7 +39,7 @@ if __name__ == "__main__":
         sys.exit("no such tokenizer")
     if behaviour == "hang":
         time.sleep(600)
-    requests.post(given["base_url"] + "/flush_cache", headers={"Authorization": "Bearer of-clients"})
+    requests.post(given["base_url"] + "/flush_cache", headers={"Authorization": "Bearer of-clients"}).raise_for_status()
     line = json.dumps({**given, "pid": os.getpid(), "key": os.environ.get("OPENAI_API_KEY", ""), "completed": 7,
                        "output_throughput": 12.5, "request_rate": float(given["request_rate"]), "server_info": {"a": 1},
                        "ttfts": [0.25, 0.0, 0.5], "itls": [[0.001] * 98 + [0.02, 0.7], [], []],
@@ -57,7 +57,8 @@ AT_A_RATE = {"input": 64, "output": 8, "concurrency": None, "rate": 2.5, "reques
 @pytest.fixture
 def site() -> Iterator[Site]:
     with serving() as found:
-        found.answers["/generate"] = answer(200, "{}")
+        for path in ("/generate", "/one/flush_cache", "/two/flush_cache"):
+            found.answers[path] = answer(200, "{}")
         yield found
 
 
@@ -124,6 +125,11 @@ def test_lists_and_what_json_cannot_hold_stay_behind(measure: Measure) -> None:
     ran = measure()
     assert not {"itls", "ttfts", "errors", "server_info", "request_rate"} & passes(ran)[0]["result"].keys()
     assert "Infinity" not in ran.stdout
+
+
+def test_a_server_that_does_not_empty_its_caches_ends_the_pass(measure: Measure, site: Site) -> None:
+    site.answers["/one/flush_cache"] = answer(400, "busy")
+    assert "/one/flush_cache" in passes(measure())[0]["reason"]
 
 
 def test_requests_that_arrive_at_a_rate(measure: Measure) -> None:

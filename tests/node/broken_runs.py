@@ -63,7 +63,7 @@ NOT_OURS = re.compile(
     r"/__pycache__|\.pyc$|^/etc/.*[~-]$|^\(sd-|^/usr/sbin/sshd|^sshd: "
 )
 LOOK = """find /etc /opt /root /tmp /var /run /home /srv /dev/shm -xdev 2>/dev/null
-for process in /proc/[0-9]*; do tr '\\0' ' ' <$process/cmdline && echo; done 2>/dev/null; true"""
+for process in /proc/[0-9]*; do [ $process = /proc/$$ ] || tr '\\0' ' ' <$process/cmdline && echo; done 2>/dev/null; true"""
 # The same file of two hosts: random parts, process numbers and dates do not count.
 VARYING = re.compile(r"(?<=/tmp/tmp)\w{8}|(?<=[./_@-])(?=[0-9a-zA-Z_]*\d)[0-9a-zA-Z_]{8,}|\d+")
 
