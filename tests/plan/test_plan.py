@@ -259,7 +259,7 @@ def test_no_answer_may_be_longer_than_half_of_the_context() -> None:
     ("question", "words"),
     [
         ({"name": "x", "prompt": "y"}, "expect is missing"),
-        ({"name": "x", "prompt": "y", "expect": "z", "match": "like"}, "string should match pattern"),
+        ({"name": "x", "prompt": "y", "expect": "z", "match": "like"}, "write 'contains', 'equals'"),
         ({"prompt": "y", "expect": "z"}, "field required"),
     ],
 )

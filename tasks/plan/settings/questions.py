@@ -6,6 +6,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+MATCH = r"^(contains|equals|regex|words:[0-9]+)$"
+
 
 class Golden(BaseModel):
     """One question with the answer that a right service gives at temperature 0."""
@@ -15,7 +17,7 @@ class Golden(BaseModel):
     name: str
     prompt: str
     expect: str = ""
-    match: Annotated[str, Field(pattern=r"^(contains|equals|regex|words:[0-9]+)$")] = "contains"
+    match: Annotated[str, Field(pattern=MATCH)] = "contains"
     max_tokens: Annotated[int, Field(ge=1)] = 64
 
     @model_validator(mode="after")

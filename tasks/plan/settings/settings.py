@@ -12,15 +12,40 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from tasks.plan.errors import PlanError, nearest, without_passwords
 from tasks.plan.settings import managed
-from tasks.plan.settings.questions import Golden
+from tasks.plan.settings.questions import MATCH, Golden
 from tasks.plan.settings.roles import KINDS, ROLES, Count, Decode, Port, Prefill, Role, Server, is_loopback
 
 Seconds = Annotated[int, Field(ge=1)]
 Gigabytes = Annotated[float, Field(ge=0)]
 # Paths stand in units and scripts as they are: nothing that systemd or a shell would read in another way.
 PATH = r"^/[A-Za-z0-9_.+@:,=/-]*[A-Za-z0-9_.+@:,=-]$"
+INTERPRETER = r"^/([A-Za-z0-9_.+@=-]+/)+bin/python[0-9.]*$|^/bin/python[0-9.]*$"
+ONE_LINE = r"^[ -~]*$"
+USER = r"^[a-z_][a-z0-9_-]{0,30}$"
+SERVED_NAME = r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$"
+URL = r"^https?://\S+$"
+COMMIT = r"^[0-9a-f]{40}$"
+BYTES = r"^(infinity|[0-9]+[KMGT]?)$"
+DRIVER = r"^[0-9]{3}(\.[0-9]+){1,2}$"
+PACKAGE = r"^[a-z0-9][a-z0-9+.-]+$"
+LIMITS = r"^[1-9][0-9]*/[1-9][0-9]*$"
+# What a user is told to write where a value does not match.
+WORDS = {
+    PATH: "write the whole path, from / on, with letters, digits and any of / _ . + @ : , = - and no / at its end",
+    INTERPRETER: "write the path of its python, such as '/opt/conda/envs/sglang/bin/python3'",
+    ONE_LINE: "write one line of plain ASCII",
+    USER: "write a name of a Linux user: lower case letters, digits, _ and -, 31 at most, no digit first",
+    SERVED_NAME: "write letters, digits and any of . _ / : - behind the first one",
+    URL: "write a URL, such as 'https://hub.example.com'",
+    COMMIT: "write the whole hash of the commit, 40 digits 0-9 and a-f",
+    BYTES: "write bytes, such as '64G', or 'infinity'",
+    DRIVER: "write all of it, such as '580.95.05'",
+    PACKAGE: "write the name of a Debian package alone",
+    LIMITS: "write ms to the first token / ms between tokens, such as '450/40'",
+    MATCH: "write 'contains', 'equals', 'regex' or 'words:3'",
+}
 AbsolutePath = Annotated[str, Field(pattern=PATH)]
-Interpreter = Annotated[str, Field(pattern=r"^/([A-Za-z0-9_.+@=-]+/)+bin/python[0-9.]*$|^/bin/python[0-9.]*$")]
+Interpreter = Annotated[str, Field(pattern=INTERPRETER)]
 Network = Annotated[str, AfterValidator(lambda text: str(ipaddress.ip_network(text)))]
 
 
@@ -73,7 +98,7 @@ class UnitOption(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    value: Annotated[str, Field(pattern=r"^[ -~]*$")] | None
+    value: Annotated[str, Field(pattern=ONE_LINE)] | None
     reason: str = Field(min_length=1)
 
 
@@ -107,14 +132,14 @@ class Settings(BaseModel):
     root_dir: AbsolutePath
     config_dir: AbsolutePath
     state_dir: AbsolutePath
-    service_user: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,30}$")]
+    service_user: Annotated[str, Field(pattern=USER)]
 
     model: str
     model_dir: AbsolutePath | None
     model_profiles: Annotated[str, Field(min_length=1)] | None
-    served_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$")] | None
-    model_hub: Annotated[str, Field(pattern=r"^https?://\S+$")] | None
-    model_revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None
+    served_name: Annotated[str, Field(pattern=SERVED_NAME)] | None
+    model_hub: Annotated[str, Field(pattern=URL)] | None
+    model_revision: Annotated[str, Field(pattern=COMMIT)] | None
     context_length: Annotated[int, Field(ge=128)]
     questions: Annotated[list[Golden], Field(min_length=1)] | None
     chat_template_kwargs: dict[str, Any] | None
@@ -171,12 +196,12 @@ class Settings(BaseModel):
     reserve_ports: bool
     disable_numa_balancing: bool
     gpu_persistence: bool
-    limit_memlock: Annotated[str, Field(pattern=r"^(infinity|[0-9]+[KMGT]?)$")]
+    limit_memlock: Annotated[str, Field(pattern=BYTES)]
     limit_nofile: Annotated[int, Field(ge=1024)]
 
     manage_driver: bool
-    driver_version: Annotated[str, Field(pattern=r"^[0-9]{3}(\.[0-9]+){1,2}$")] | None
-    driver_packages: Annotated[list[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]+$")]], Field(min_length=1)]
+    driver_version: Annotated[str, Field(pattern=DRIVER)] | None
+    driver_packages: Annotated[list[Annotated[str, Field(pattern=PACKAGE)]], Field(min_length=1)]
     driver_repository: str | None
     driver_keyring: Annotated[str, Field(min_length=1)] | None
     allow_reboot: bool
@@ -209,7 +234,7 @@ class Settings(BaseModel):
     bench_concurrency: Counts
     bench_rates: Rates
     bench_rate_seconds: Seconds
-    bench_limits: Annotated[str, Field(pattern=r"^[1-9][0-9]*/[1-9][0-9]*$")]
+    bench_limits: Annotated[str, Field(pattern=LIMITS)]
     bench_requests: Count
     bench_repeats: Count
     bench_limit: Seconds
@@ -258,7 +283,8 @@ def _line(fault: Mapping[str, Any], given: Mapping[str, object]) -> str:
     if fault["type"] == "missing" and not inner:
         return f"setting {name} is missing: group_data/all.py should hold its default"
     inside = "".join(f"[{part!r}]" for part in inner if part in _keys(given.get(name)))
-    message = str(fault["msg"]).removeprefix("Value error, ")
+    pattern = fault.get("ctx", {}).get("pattern")
+    message = WORDS[pattern] if pattern else str(fault["msg"]).removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
     return without_passwords(f"setting {name}{inside} = {given.get(name)!r}: {message}")
 

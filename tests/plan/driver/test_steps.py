@@ -304,9 +304,9 @@ def test_unattended_upgrades_leave_the_driver_alone_and_nothing_else(package: st
     ("changes", "line"),
     [
         ({"manage_driver": True}, "setting manage_driver = True needs driver_version"),
-        ({"driver_version": "580"}, "setting driver_version = '580': string should match pattern"),
+        ({"driver_version": "580"}, "setting driver_version = '580': write all of it, such as '580.95.05'"),
         ({"driver_packages": []}, "setting driver_packages = []: list should have at least 1 item"),
-        ({"driver_packages": ["nvidia-open=580"]}, "setting driver_packages[0] = ['nvidia-open=580']: string should match"),
+        ({"driver_packages": ["nvidia-open=580"]}, "setting driver_packages[0] = ['nvidia-open=580']: write the name of a Debian package"),
         ({"driver_repository": "https://m.example/d /"}, "setting driver_repository needs driver_keyring"),
         ({"driver_keyring": "k.gpg"}, "setting driver_keyring is for driver_repository, which is not set"),
         ({"driver_repository": "https://m.example/d", "driver_keyring": "k"}, 'write "URI SUITE COMPONENT..."'),

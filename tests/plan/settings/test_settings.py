@@ -1,5 +1,7 @@
 """group_data becomes one typed object, or one clear line a fault."""
 
+from collections.abc import Iterator
+
 import pytest
 from pyinfra.api.arguments import all_argument_meta
 from pyinfra.connectors.chroot import ChrootConnector
@@ -9,7 +11,7 @@ from pyinfra.connectors.ssh import SSHConnector
 
 from tasks.plan.errors import PlanError
 from tasks.plan.settings.roles import KINDS, Role
-from tasks.plan.settings.settings import load
+from tasks.plan.settings.settings import WORDS, Settings, load
 from tests.plan.builders import defaults, settings
 
 CONNECTORS = (ChrootConnector, DockerConnector, FakeConnector, SSHConnector)
@@ -26,6 +28,7 @@ def faults(**changes: object) -> tuple[str, ...]:
     for line in refused.value.lines:
         assert "\n" not in line
         assert "pydantic" not in line.lower()
+        assert "pattern" not in line
     return refused.value.lines
 
 
@@ -118,6 +121,29 @@ def test_a_wrong_type_or_value_is_one_line_that_names_setting_and_value(name: st
     line = fault(**{name: value})
     assert line.startswith(f"setting {name}")
     assert repr(value) in line
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"model_dir": "models/q"}, "setting model_dir = 'models/q': write the whole path, from / on, "),
+        ({"limit_memlock": "64 GB"}, "setting limit_memlock = '64 GB': write bytes, such as '64G', or 'infinity'"),
+        ({"bench_limits": "450"}, "setting bench_limits = '450': write ms to the first token / ms between tokens, "),
+        ({"existing_python": "/opt/conda"}, "setting existing_python = '/opt/conda': write the path of its python, "),
+    ],
+)
+def test_a_text_of_another_form_says_what_to_write(changes: dict[str, object], line: str) -> None:
+    assert fault(**changes).startswith(line)
+
+
+def test_every_form_that_a_setting_must_have_is_told_in_words() -> None:
+    def forms(schema: object) -> Iterator[str]:
+        parts = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
+        yield from (form for part in parts for form in forms(part))
+        if isinstance(schema, dict) and isinstance(schema.get("pattern"), str):
+            yield schema["pattern"]
+
+    assert set(forms(Settings.model_json_schema())) == set(WORDS)
 
 
 @pytest.mark.parametrize(
