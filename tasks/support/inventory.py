@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import runpy
 import sys
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 import click
 from pyinfra.api.exceptions import PyinfraError
 from pyinfra.context import ctx_state
 
+from tasks.plan.errors import one_line
 from tasks.support.catalogue import ROOT
 
 Host = str | tuple[str, dict[str, Any]]
@@ -22,7 +25,7 @@ def groups(hosts: Sequence[Host], group_data: bool = True, **more: Sequence[Host
 
     group_data: False where hosts bring all their settings themselves: what lies there is for another inventory.
     Raises PyinfraError for an inventory without hosts, a --limit that matches none of them, and a file in
-    group_data that no group reads.
+    group_data that no group reads or that Python cannot run.
     """
     _check_folder()
     names = [host if isinstance(host, str) else host[0] for host in hosts]
@@ -68,6 +71,25 @@ def _check_group_data(folder: Path, known: Sequence[str]) -> None:
             raise PyinfraError(f"{_short(path)} is not read: pyinfra reads *.py in group_data; rename or remove it")
         if path.stem not in known:
             raise PyinfraError(f"{_short(path)} is read by no group: no host or group is called {path.stem!r}")
+        _check_runs(path)
+
+
+def _check_runs(path: Path) -> None:
+    """Run a file as pyinfra is about to: there a fault in it would end in a traceback."""
+    try:
+        runpy.run_path(str(path))
+    except PyinfraError:
+        raise
+    except Exception as fault:
+        if isinstance(fault, SyntaxError):
+            lines, said = [fault.lineno], fault.msg
+        else:
+            lines = [frame.lineno for frame in extract_tb(fault.__traceback__) if frame.filename == str(path)]
+            said = one_line(f"{type(fault).__name__}: {fault}")
+        place = f"{_short(path)} line {lines[-1]}" if lines else f"{_short(path)}"
+        raise PyinfraError(
+            f"{place}: Python says {said}: mend it; values are written as in Python: text in quotes, True, False, None"
+        ) from None
 
 
 def _short(path: Path) -> Path:

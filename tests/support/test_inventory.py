@@ -60,6 +60,20 @@ def test_group_data_that_pyinfra_does_not_read(checkout: Checkout, name: str) ->
     assert f"group_data/{name} is not read" in refused(checkout, "-y")
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("\nmodel_dir = /data\n", "line 2: Python says invalid syntax: mend it"),
+        ("manage_driver = true\n", "line 1: Python says NameError: name 'true' is not defined: mend it"),
+        ("import os\n\nmodel_dir = os.environ['NO_SUCH']\n", "line 3: Python says KeyError: 'NO_SUCH': mend it"),
+    ],
+)
+def test_group_data_that_python_cannot_run_names_the_line(checkout: Checkout, text: str, said: str) -> None:
+    checkout.hosts("gpu-1")
+    (checkout.folder / "group_data" / "gpu-1.py").write_text(text)
+    assert f"group_data/gpu-1.py {said}" in refused(checkout, "--dry")
+
+
 def test_group_data_beside_an_inventory_elsewhere_is_looked_at_too(checkout: Checkout) -> None:
     checkout.hosts("@fake/gpu-1")
     elsewhere = checkout.folder / "site"
