@@ -44,9 +44,9 @@ def _try_sudo(arguments: dict[str, Any]) -> None:
     password = arguments.get("_sudo_password")
     if not password and not sys.stdin.isatty():
         raise PlanError(
-            "sudo asks for a password on this host, and there is no terminal to ask you for it: set _sudo_password in "
-            'group_data, as os.environ["SUDO_PASSWORD"] for example, or let the host ask for none: '
-            f"`{login} ALL=(ALL) NOPASSWD: ALL` in /etc/sudoers.d"
+            "sudo asks for a password on this host, and there is no terminal to ask you for it: add "
+            '"_sudo_password": os.environ.get("SUDO_PASSWORD") to the host in inventory.py and set that variable, or '
+            f"let the host ask for none: `{login} ALL=(ALL) NOPASSWD: ALL` in /etc/sudoers.d"
         )
     runs, folder = _ask(_RUNS % (arguments.get("_temp_dir") or state.config.DEFAULT_TEMP_DIR))
     if not runs:

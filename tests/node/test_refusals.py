@@ -147,13 +147,13 @@ def test_without_root_the_line_says_how(node: Node) -> None:
         said = refused(node, "-y", "--ssh-user", "plain")
     finally:
         without_plain_user(node)
-    assert "needs root on the host: log in as root, or set _sudo = True" in said
+    assert "needs root on the host: log in as root, or add '_sudo': True to the host in inventory.py" in said
 
 
 @pytest.mark.parametrize(
     ("given", "prepared", "line"),
     [
-        ((), "true", "there is no terminal to ask you for it: set _sudo_password in group_data"),
+        ((), "true", 'there is no terminal to ask you for it: add "_sudo_password": '),
         (("--data", "_sudo_password=guessed"), "true", "sudo does not take plain's _sudo_password: Sorry, try again."),
         (
             ("--data", "_sudo_password=right"),

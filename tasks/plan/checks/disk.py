@@ -16,15 +16,17 @@ def needs(plan: Plan) -> dict[str, float]:
     return needed
 
 
-def room(found: Found, path: str, needed: float) -> Verdict:
-    """Paths on one file system share it, which the smaller reading of two shows. needed: GB."""
+def room(found: Found, setting: str, path: str, needed: float) -> Verdict:
+    """Paths on one file system share it, which the smaller reading of two shows. setting: names path. needed: GB."""
     least = found.settings.minimum_free_disk_gb
     wanted = needed if least is None else least
     free = found.system.free_kib.get(path, 0) * 1024 / GB
     said = f"{path}: {free:.0f} GB free"
     if free < wanted:
         return error(
-            f"{path} has {free:.0f} GB free, {wanted:.0f} GB are needed", "make room, or move the setting", said
+            f"{path} has {free:.0f} GB free, {wanted:.0f} GB are needed",
+            f"make room, or set {setting} to a folder on another disk",
+            said,
         )
     return healthy(f"{path} has {free:.0f} GB free, {wanted:.0f} GB are needed", said)
 
@@ -40,7 +42,7 @@ def room(found: Found, path: str, needed: float) -> Verdict:
 def release(found: Found) -> Verdict:
     if found.plan.release_file in found.text_or_empty("files").splitlines():
         return healthy(f"release {found.plan.release.id} is built")
-    return room(found, found.plan.paths.root, needs(found.plan)[found.plan.paths.root])
+    return room(found, "root_dir", found.plan.paths.root, needs(found.plan)[found.plan.paths.root])
 
 
 @check(
@@ -59,4 +61,4 @@ def model(found: Found) -> Verdict:
         return healthy(f"{found.plan.paths.model} is there")
     if found.plan.kept.has_wanted or found.plan.kept.others:
         return healthy("what is there already is used; before it fetches the rest, pd-model looks for room")
-    return room(found, found.plan.paths.state, needed)
+    return room(found, "state_dir", found.plan.paths.state, needed)

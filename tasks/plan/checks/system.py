@@ -48,7 +48,7 @@ def root(found: Found) -> Verdict:
     if uid != 0:
         return error(
             "needs root on the host",
-            "log in as root, or set _sudo = True in group_data (or pass --sudo)",
+            "log in as root, or add '_sudo': True to the host in inventory.py (or pass --sudo)",
             f"uid {uid}",
         )
     return healthy("uid 0", "uid 0")
