@@ -12,4 +12,6 @@ hosts = [
     # ("gpu-2.example.com", {"ssh_user": "root", "ssh_key": "~/.ssh/id_ed25519"}),
 ]
 
-globals().update(groups(hosts))  # makes a group of each host, so that group_data/HOST.py is for that host alone
+# Makes a group of each host, so that group_data/HOST.py is for that host alone. For a group of several hosts, with its
+# settings in group_data/fleet.py, write groups(hosts, fleet=["gpu-1.example.com", "gpu-2.example.com"]).
+globals().update(groups(hosts))

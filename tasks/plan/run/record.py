@@ -146,7 +146,7 @@ def older(checkout: Checkout, found: Found, allowed: bool) -> None:
         return
     raise PlanError(
         f"this playbook, {checkout.shown}, is older than the one that ran here last, {there.shown}, by "
-        f"{found.stamp.by} at {found.stamp.since}: take that one, or go back with allow_older = True"
+        f"{found.stamp.by} at {found.stamp.since}: take that one, or go back with --data allow_older=True"
     )
 
 

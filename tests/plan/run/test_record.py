@@ -36,7 +36,7 @@ def with_stamp(checkout: Checkout) -> Found:
 def test_an_older_playbook_is_refused_unless_that_is_allowed(there: Checkout, refused: bool) -> None:
     found = with_stamp(there)
     if refused:
-        with pytest.raises(PlanError, match=r"is older than .* by bob@laptop at .* allow_older = True") as fault:
+        with pytest.raises(PlanError, match=r"is older than .* by bob@laptop at .* --data allow_older=True") as fault:
             older(HERE, found, allowed=False)
         assert len(fault.value.lines) == 1
     else:
