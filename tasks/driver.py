@@ -75,7 +75,9 @@ def _key(settings: Settings) -> WantedFile | None:
     try:
         return driver.read_keyring(Path(settings.driver_keyring).expanduser().read_bytes(), settings.driver_keyring)
     except OSError as fault:
-        raise PlanError(f"setting driver_keyring = {settings.driver_keyring!r}: {fault.strerror}") from None
+        raise PlanError(
+            f"setting driver_keyring = {settings.driver_keyring!r} cannot be read on this machine: {fault.strerror}"
+        ) from None
 
 
 def _wanted(settings: Settings) -> dict[str, WantedFile]:

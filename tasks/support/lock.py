@@ -160,7 +160,7 @@ class _Locks(BaseStateCallback):
         if holder is None:
             return
         if holder.ended:
-            raise RunEnds(f"{host.name}: this run has lost its lock there ({LOCK}): what held it has ended.")
+            raise RunEnds(f"{host.name}: this run has lost its lock there ({LOCK}): what held it has ended; run again.")
         names = state.get_op_meta(op_hash).names
         self.record = self.record.model_copy(update={"phase": f"at {', '.join(sorted(names))!r}"})
         holder.send(*([] if holder.stamps else ["stamp"]), self.record.line)

@@ -110,7 +110,7 @@ def test_what_does_not_fit_is_refused_in_one_line_and_nothing_changes(
     for changes, line in (
         ({"driver_version": "580.105.08"}, "setting driver_version = '580.105.08': apt offers 590.44.01, 580.95.05, 580.82.07 of nvidia-open"),
         ({"driver_version": "570.172.08", "release": "sglang-0.5.23-cu130"}, "setting driver_version = '570.172.08' serves CUDA 12.8, release sglang-0.5.23-cu130 needs CUDA 13.0: set 580 or newer"),
-        ({"driver_keyring": tmp_path / "none.gpg"}, f"setting driver_keyring = '{tmp_path}/none.gpg': No such file or directory"),
+        ({"driver_keyring": tmp_path / "none.gpg"}, f"setting driver_keyring = '{tmp_path}/none.gpg' cannot be read on this machine: No such file"),
         ({"driver_keyring": other.keyring}, "apt offers none of nvidia-open; apt-get update fails: "),
     ):  # fmt: skip
         said = deploy(node, "-y", **of(**changes))
