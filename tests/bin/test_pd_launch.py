@@ -116,6 +116,24 @@ def test_leaves_a_fingerprint(instance: Instance) -> None:
     assert list(instance.folder.parent.iterdir()) == [instance.folder]
 
 
+def test_units_of_before_start_again_until_theirs_are_written(instance: Instance, cards: Cards) -> None:
+    """A host that reboots, or whose server crashes, while a run builds: its tools are new, its units are not."""
+    cards.said.write_text("4, 0\n")
+    gpus = ["--gpus", "4", "--gpu-idle", "1024", "--gpu-limit", "1"]
+    part = instance.preparing.index("--part")
+    assert run("pd-launch", *instance.preparing[:part]).returncode == 0
+    early = run("pd-launch", *instance.running, *gpus, PATH=cards.path)
+    assert early.returncode == 0 and "green" in early.stdout and cards.asked.exists(), early.stderr
+    instance.secret.write_text("KEY=hidden\n")
+    november = run(
+        "pd-launch", "--instance", "prefill", "--script", instance.script, "--environment", instance.environment,
+        "--unit", instance.unit, "--secret", instance.secret, "--current", instance.current,
+        "--fingerprint", instance.fingerprint, *gpus, PATH=cards.path,
+    )  # fmt: skip
+    assert november.returncode == 0, november.stderr
+    assert november.stdout.splitlines()[1:4] == [str(instance.release), "green", "hidden"]
+
+
 def test_the_record_of_the_packages_is_in_the_fingerprint(instance: Instance) -> None:
     """A repair makes another record, so what was started before it is told from what was started after."""
     record = instance.release / "env/.pd-env.json"
