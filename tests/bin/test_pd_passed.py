@@ -138,6 +138,26 @@ def test_servers_of_the_failed_change_end_and_go_before_the_others_start(host: H
     assert "b.service" in asked[stops[1]] and "a.service" in asked[stops[1]]
 
 
+def test_it_goes_all_the_way_back_where_nobody_listens_any_more(host: Host) -> None:
+    host.path("script").write_text("bad\n")
+    line, environment = host.command("restore")
+    listens, speaks = os.pipe()
+    os.close(listens)
+    try:
+        assert subprocess.run(line, env=environment, stdout=speaks, stderr=speaks).returncode == 0
+    finally:
+        os.close(speaks)
+    assert host.path("script").read_text() == "good\n" and "start router.service" in host.asked
+
+
+def test_half_of_what_was_kept_is_nothing_to_go_back_to(host: Host) -> None:
+    host.path("script").write_text("bad\n")
+    host.path("kept.json").write_text("{")
+    failed = host.run("restore")
+    assert failed.returncode == 2 and "kept.json is not JSON" in failed.stderr and "Traceback" not in failed.stderr
+    assert not [line for line in host.asked if line.startswith("stop")]
+
+
 def test_what_does_not_come_back_is_said(host: Host) -> None:
     nothing = host.run("restore")
     assert nothing.returncode == 1 and "there is nothing to take back" in nothing.stderr
