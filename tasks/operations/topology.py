@@ -51,7 +51,8 @@ def measure(state: State, host: Host, plan: Plan, serving: Sequence[str]) -> boo
     """Run pd-probe as the servers are run, and judge what it found. False where servers must not start on it."""
     if serving:
         say(host, f"drained for the proof: {', '.join(serving)}")
-        run_and_log(state, host, arming(plan, serving))
+        if not run_and_log(state, host, arming(plan, serving)):
+            return False  # nothing would bring them back, should this run break off
         run_and_log(
             state, host, f"systemctl stop {shlex.quote(plan.router.unit)}; systemctl stop {shlex.join(serving)}"
         )
