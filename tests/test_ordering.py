@@ -109,6 +109,16 @@ def gates(state: str, *units: str) -> str:
     return printed(shown | {f"{unit} gate": Answer(0, "") for unit in units})
 
 
+def listening(plan: Plan) -> dict[str, Answer]:
+    """What the fact Listeners is told: others as on any host, and each of our units on its own port."""
+    told = {name: [JUDGED[name].text] for name in ("listeners", "sockets", "owners", "enforced")}
+    for number, instance in enumerate(plan.instances, 101):
+        told["listeners"].append(f"tcp 0100007F:{instance.port:04X} {number}")
+        told["sockets"].append(f"{number} {number}")
+        told["owners"].append(f"{number}\t{instance.unit}\tpython3")
+    return {name: Answer(0, "\n".join(lines)) for name, lines in told.items()}
+
+
 def bare_host(changes: Mapping[str, object] | None = None) -> dict[str, object]:
     """Answers of a host on which nothing of ours is, and on which everything works, with changes."""
     units = {"files": Answer(0, ""), "drop-ins": Answer(0, ""), PLAN.target: NOT_THERE}
@@ -132,7 +142,7 @@ def bare_host(changes: Mapping[str, object] | None = None) -> dict[str, object]:
         KEPT: printed(dict.fromkeys(("current", "previous", "built", "served", "hidden", "pin"), Answer(0, ""))),
         SYSTEM: printed(JUDGED),
         HARDWARE: printed(JUDGED),
-        LISTENERS: printed({name: JUDGED[name] for name in ("listeners", "sockets", "owners", "enforced")}),
+        LISTENERS: printed(listening(PLAN)),
         PLANNED: printed(
             {n: a for n, a in JUDGED.items() if n in ("files", "variables", "patches") or n.startswith("binding")}
             | places(PLAN)

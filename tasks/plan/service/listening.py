@@ -36,12 +36,12 @@ def judge(sections: Mapping[str, Answer], instances: tuple[Instance, ...], setti
     enforced = sections.get("enforced", Answer(1, "")).text.strip() == ENFORCED
     faults: list[str] = []
     closed: list[str] = []
-    seen = 0
+    seen: list[str] = []
     for listener in read_listeners(sections):
         instance = unit_of.get(listener.unit or "")
         if instance is None:
             continue
-        seen += 1
+        seen.append(instance.name)
         if _planned(listener, instance, settings):
             continue
         where = f"{_spoken(listener)}, port {listener.port}/{listener.protocol}{_setting(listener, instance)}"
@@ -56,7 +56,10 @@ def judge(sections: Mapping[str, Answer], instances: tuple[Instance, ...], setti
             f"{instance.name}: pid {listener.pid} ({listener.command}) listens on {where}; planned is "
             f"{_wanted(instance, settings)}, and {why}"
         )
-    return Verdict(tuple(faults), tuple(closed), seen)
+    for instance in instances:
+        if instance.name not in seen:
+            faults.append(f"{instance.name}: no socket of {instance.unit} could be seen, although it answers")
+    return Verdict(tuple(faults), tuple(closed), len(seen))
 
 
 def _planned(listener: Listener, instance: Instance, settings: Settings) -> bool:
