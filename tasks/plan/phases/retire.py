@@ -27,8 +27,11 @@ def leftovers(plan: Plan, lying: Iterable[str]) -> tuple[list[str], list[str]]:
     staying = {plan.release.id, *history.built, history.current, history.previous}
     staying |= {plan.pin.release, plan.pin.instead_of} if plan.pin else set()
     of_root, of_user = [], []
+    looked = looked_into(plan)
     for path in sorted(lying):
         folder, _, name = path.rpartition("/")
+        if folder not in looked:
+            continue  # half of a name with a line break in it, which the service user may choose
         server, release = _SERVER.fullmatch(name), _RELEASE.match(name)
         gone = release is not None and release[0] not in staying
         if folder == paths.cache:

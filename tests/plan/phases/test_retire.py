@@ -38,6 +38,7 @@ def test_the_cache_of_a_release_that_is_gone_is_its_owners_to_remove() -> None:
         f"{ROOT}/current", f"{ROOT}/locks/uv.txt", f"{ROOT}/locks/{BEFORE}.txt", f"{ROOT}/locks/{PLAN.release.id}.json",
         f"{ROOT}/locks/{GONE}.notes", f"{UNITS}/other.service.new", f"{UNITS}/sglang-pd-decode.service", f"{CACHE}/huggingface",
         f"{CACHE}/{BEFORE}", f"{CACHE}/{GONE}.old", f"{CACHE}/x.new", f"{ROOT}/prefill-1.sh", f"{CONFIG}/a b.new", f"{CONFIG}/.new",
+        "x.new", "/x.new", "/home/alice/x.new",
     ],
 )  # fmt: skip
 def test_what_somebody_needs_or_may_need_stays(path: str) -> None:
