@@ -35,7 +35,8 @@ def readable(found: Found) -> Verdict:
     if not plan.brought and not plan.brought_pythons:
         return healthy("the host brings nothing: all that servers read, this playbook places")
     lines = [line.split("\t") for line in found.text_or_empty("readable").splitlines()]
-    said = [_SAID[what].format(*rest, "") for what, *rest in lines]
+    # what an interpreter prints by itself when it starts is none of ours
+    said = [_SAID[what].format(*rest, "") for what, *rest in lines if what in _SAID and rest]
     if said:
         return error(
             f"servers run as {user}: {'; '.join(dict.fromkeys(said))}",

@@ -52,6 +52,11 @@ def test_what_it_is_kept_from_is_one_line_with_what_to_do(line: str, words: str)
     assert said.stops and words in said.sentence and "name another one in service_user" in said.sentence
 
 
+@pytest.mark.parametrize("line", ["loaded our settings", "import", "enter\t{0}", "a\tb\tc\td"])
+def test_words_of_an_interpreter_are_no_traceback(line: str) -> None:
+    assert "finds no sglang" in judged(f"{line}\nimport\tsglang\t/srv/env/bin/python3").sentence
+
+
 @pytest.fixture
 def shared() -> Iterator[Path]:
     """A folder that every user may enter: pytest's own are root's alone."""
