@@ -105,7 +105,7 @@ def _read(config: Config, modelopt: Config, chosen: Chosen) -> Shape:
         head_dim=layout.head_dim,
         attention=layout.told,
         context=next((_number(text, name) for name in LENGTHS if text.get(name) is not None), None),
-        numbers=_numbers(config, text, modelopt),
+        numbers=_printable(_numbers(config, text, modelopt)),
         page_size=layout.page_size,
         buffers=layout.buffers,
         kv_cache_dtype=layout.kv_cache_dtype,
@@ -316,6 +316,11 @@ def _kv_is_fp8(config: Config, text: Config, modelopt: Config) -> bool:
     """Whether the checkpoint carries scales for a KV cache in FP8, which SGLang then takes by itself."""
     said = (_quantization(config, text).get("kv_cache_quant_algo"), _modelopt(modelopt).get("kv_cache_quant_algo"))
     return any(isinstance(one, str) and one.upper() == "FP8" for one in said)
+
+
+def _printable(text: str) -> str:
+    """Words of config.json are shown on a terminal and written into pages."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _numbers(config: Config, text: Config, modelopt: Config) -> str:

@@ -163,6 +163,13 @@ def test_what_cannot_be_read(config: dict[str, Any], words: str) -> None:
     assert words in line(WHOLE | config)
 
 
+@pytest.mark.parametrize("name", ["torch_dtype", "dtype"])
+@pytest.mark.parametrize("word", ["\x1b[2Jfp8", "fp8\nx", "\ud800"])
+def test_its_words_move_no_cursor_and_can_be_written(name: str, word: str) -> None:
+    numbers = shape.read(WHOLE | {name: word}, {}, "/data/x").numbers
+    assert numbers.isprintable() and numbers.encode() and "?" in numbers
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*WHOLE, "text_config"]), inner),
