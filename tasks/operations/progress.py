@@ -16,6 +16,7 @@ from pyinfra.api.output import format_text
 from tasks.facts.paths import Paths
 from tasks.facts.units import Gates
 from tasks.operations.files import as_user
+from tasks.plan.errors import one_line
 from tasks.plan.files import FoundPaths
 from tasks.plan.phases import confinement
 from tasks.plan.phases.activate import Told
@@ -130,7 +131,8 @@ def follow_gates(state: State, host: Host, instances: tuple[Instance, ...], runs
 
 
 def say(host: Host, message: str, colour: str | None = None) -> None:
-    """One line to the user, with the host's name in front."""
+    """One line to the user, with the host's name in front, whatever a server's answer or a user's file put into it."""
+    message = one_line(message)
     logger.info(f"{host.print_prefix}{format_text(message, colour) if colour else message}")
 
 
