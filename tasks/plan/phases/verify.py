@@ -43,5 +43,5 @@ def verify_config(plan: Plan) -> WantedFile:
         },
         "transfer_metrics": TRANSFER_METRICS if plan.settings.layout == "pd" else {},
     }
-    gist = f"{len(plan.profile.golden)} questions with known answers"
+    gist = f"{len(questions(plan))} questions with known answers"
     return WantedFile(plan.paths.verify, to_json(config), "640", "root", plan.group, gist=gist)
