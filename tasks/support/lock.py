@@ -15,7 +15,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from subprocess import PIPE, Popen, TimeoutExpired
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any, cast
 
 from paramiko import SSHException, Transport
@@ -165,24 +165,20 @@ class _Locks(BaseStateCallback):
         self.record = self.record.model_copy(update={"phase": f"at {', '.join(sorted(names))!r}"})
         holder.send(*([] if holder.stamps else ["stamp"]), self.record.line)
         holder.stamps = True
+        holder.operation = get_ident()
 
     def host_disconnect(self, state: State, host: Host) -> None:  # type: ignore[override]
         holder = self._holders.pop(host.name, None)
         if holder is None:
             return
-        ended = _ended(state, host, holder.stamps)
+        ended = record.ending(
+            began=holder.stamps,
+            rebooting=bool(host.executing_op_hash) and get_ident() == holder.operation,
+            failed=bool(state.failed_hosts or (host.connected and state.get_results_for_host(host).error_ops)),
+            over=state.current_stage is StateStage.Disconnect,
+        )
         holder.send(self.record.model_copy(update={"ended": ended}).line)
         holder.end()
-
-
-def _ended(state: State, host: Host, began: bool) -> str:
-    if host.executing_op_hash:
-        return "rebooted the host"
-    if state.failed_hosts or (host.connected and state.get_results_for_host(host).error_ops):
-        return "failed"
-    if not began:
-        return "changed nothing"
-    return "ended well" if state.current_stage is StateStage.Disconnect else "was broken off"
 
 
 class _OverSsh:
@@ -230,6 +226,7 @@ class _Holder:
     def __init__(self, process: _OverSsh | _Here) -> None:
         self._process = process
         self.stamps = False  # whether its record is also the host's stamp
+        self.operation = 0  # thread of the last operation there: Ctrl-C can leave one behind, half done
         self.said = process.stdout.readline().decode().strip()
         self.complaint = "" if self.said else " ".join(process.stderr.read().decode(errors="replace").split())[:240]
 

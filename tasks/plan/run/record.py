@@ -150,6 +150,20 @@ def older(checkout: Checkout, found: Found, allowed: bool) -> None:
     )
 
 
+def ending(*, began: bool, rebooting: bool, failed: bool, over: bool) -> str:
+    """How a run that lets a host go has ended there.
+
+    began: it has changed something. rebooting: one of its own operations lets the host go. over: pyinfra is through.
+    """
+    if rebooting:
+        return "rebooted the host"
+    if failed:
+        return "failed"
+    if not began:
+        return "changed nothing"
+    return "ended well" if over else "was broken off"
+
+
 def _order(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tasks.plan.errors import PlanError
 from tasks.plan.host.answers import Answer
-from tasks.plan.run.record import LOST, Checkout, Found, Record, older, read
+from tasks.plan.run.record import LOST, Checkout, Found, Record, ending, older, read
 from tests.plan.builders import settings
 
 HERE = Checkout("1.2.0", "a" * 40, 1_700_000_000)
@@ -95,3 +95,17 @@ def test_no_record_on_a_host_ends_in_a_traceback(text: str) -> None:
     found = read(answers)
     found.told(dry=False), found.last(settings())
     older(HERE, found, allowed=False)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"rebooting": True}, "rebooted the host"),
+        ({}, "was broken off"),  # Ctrl-C, also where it leaves an operation half done
+        ({"failed": True}, "failed"),
+        ({"began": False}, "changed nothing"),
+        ({"over": True}, "ended well"),
+    ],
+)
+def test_how_a_run_ended(said: dict[str, bool], words: str) -> None:
+    assert ending(**{"began": True, "rebooting": False, "failed": False, "over": False, **said}) == words
