@@ -432,6 +432,22 @@ def test_a_host_that_awaits_its_reboot_gets_nothing_more_where_others_go_on(chec
     assert "then run again" in [line for name, line in executed(output) if name == "bad"][-1]
 
 
+def test_a_reboot_that_does_not_come_about_leaves_no_server_stopped(checkout: Checkout) -> None:
+    serving = managed(
+        {
+            HARDWARE: printed({**JUDGED, "gpus": Answer(127, ""), "driver": Answer(0, "")}),
+            DRIVER: printed({**OF_DRIVER, "serving": Answer(0, f"{DECODE}\n{PREFILL}\n{ROUTER}")}),
+            f"systemctl stop {DECODE}": {"success": False, "stderr": "timed out"},
+            f"systemctl start --no-block {ROUTER} {DECODE} {PREFILL}": "asked to start",
+        }
+    )
+    checkout.hosts(host("bad", serving, **MANAGED, allow_reboot=True))
+    status, output = checkout.pyinfra("-y", "-vv")
+    assert status != 0 and f"not rebooted: {DECODE}, {PREFILL} could not be stopped" in output, output
+    assert output.index("could not be stopped") < output.index("the servers start again as they were")
+    assert "asked to start" in output
+
+
 # ---- release = "auto"
 
 AUTO = {

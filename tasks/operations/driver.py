@@ -13,7 +13,7 @@ from pyinfra.api import FunctionCommand, Host, State, StringCommand, operation
 
 from tasks.facts.hardware import Hardware
 from tasks.operations.apt import apt_get
-from tasks.operations.progress import ask, run_and_log, say
+from tasks.operations.progress import ask, run_and_log, say, start_again
 from tasks.plan.driver import steps as driver
 from tasks.plan.driver.steps import Steps
 from tasks.plan.service.paths import BOOT_ID, TARGET
@@ -74,6 +74,7 @@ def reboot(state: State, host: Host, version: str, serving: Sequence[str], limit
         for units in filter(None, (routers, workers)):
             if not run_and_log(state, host, f"systemctl stop {shlex.join(units)}"):
                 say(host, f"not rebooted: {', '.join(units)} could not be stopped", "red")
+                start_again(state, host, serving)
                 return False
         run_and_log(state, host, f"systemctl stop {TARGET} 2>/dev/null; true")
     before = ask(host, f"cat {BOOT_ID}").strip()
@@ -82,6 +83,8 @@ def reboot(state: State, host: Host, version: str, serving: Sequence[str], limit
     if not run_and_log(
         state, host, "systemd-run --quiet --on-active=1 --timer-property=AccuracySec=100ms systemctl reboot"
     ):
+        if serving:
+            start_again(state, host, serving)
         return False
     started = time.monotonic()
     while not _booted_again(host, before):

@@ -39,6 +39,12 @@ def run_and_log(state: State, host: Host, command: str, told: str = "") -> bool:
     return bool(good)
 
 
+def start_again(state: State, host: Host, units: Sequence[str]) -> None:
+    """Units that an operation has stopped for something that then did not come about."""
+    say(host, "the servers start again as they were", "yellow")
+    run_and_log(state, host, f"systemctl start --no-block {shlex.join(units)}")
+
+
 def pass_checks(state: State, host: Host, check: Told) -> bool:
     """Run a check of a release; what it skipped and what failed is shown, a line each. False when it fails."""
     arguments = {**_as_operation(host), "_stdin": check.told}

@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 from pyinfra import host, logger
 from pyinfra.api import FunctionCommand, Host, State, StringCommand, operation
 
-from tasks.operations.progress import ask, in_own_unit, left_by, run_and_log, say
+from tasks.operations.progress import ask, in_own_unit, left_by, run_and_log, say, start_again
 from tasks.plan.findings import Finding, Level
 from tasks.plan.phases.passed import arming, disarming
 from tasks.plan.plan import Plan
@@ -70,8 +70,8 @@ def measure(state: State, host: Host, plan: Plan, serving: Sequence[str]) -> boo
     if page:
         say(host, f"report: {page}")
     if serving and not found.holds:
-        say(host, "the servers start again as they were", "yellow")
-        run_and_log(state, host, f"{disarming()}; systemctl start --no-block {shlex.join(serving)}")
+        start_again(state, host, serving)
+        ask(host, disarming())
     return found.holds
 
 
