@@ -43,8 +43,8 @@ class Fingerprint:
         """Whether what is wanted is another than what runs."""
         if part == "secret":
             return not is_of(running.secret, self.secret)
-        if part == "packages" and self.release != running.release:
-            return False  # another release has other packages
+        if part == "packages" and (self.packages is None or self.release != running.release):
+            return False  # nobody's to repair, or another release, which has other packages
         return bool(getattr(self, part) != getattr(running, part))
 
 

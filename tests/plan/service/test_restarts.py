@@ -71,6 +71,11 @@ def test_all_parts_that_differ_are_named() -> None:
     assert reason.endswith("started with another launch script and release")
 
 
+def test_an_environment_of_others_restarts_nothing_even_where_it_holds_a_record() -> None:
+    """A release of another installation, say: this run does not look at its packages."""
+    assert reason_to_restart(dataclasses.replace(WANTED, packages=None), UP) is None
+
+
 def test_packages_that_this_run_repairs_restart_what_was_started_from_them() -> None:
     """Whatever was imported since, nobody knows; the release's own check says that its files are not whole."""
     wanted = dataclasses.replace(WANTED, packages=REPAIRED)
