@@ -158,6 +158,16 @@ def test_half_of_what_was_kept_is_nothing_to_go_back_to(host: Host) -> None:
     assert not [line for line in host.asked if line.startswith("stop")]
 
 
+@pytest.mark.parametrize("name", ["kept.json", "passed.json"])
+def test_what_served_before_starts_also_where_a_record_cannot_be_read(host: Host, name: str) -> None:
+    host.path(name).write_text('{"of": "another version"}')
+    lock = host.path("lock")
+    lock.touch()
+    resumed = host.run("resume", "--kept", host.path("kept.json"), "--lock", lock, "a.service")
+    assert resumed.returncode == 0 and "unknown of" in resumed.stderr, resumed.stderr
+    assert "start --no-block a.service" in host.asked or "start a.service" in host.asked
+
+
 def test_what_does_not_come_back_is_said(host: Host) -> None:
     nothing = host.run("restore")
     assert nothing.returncode == 1 and "there is nothing to take back" in nothing.stderr
