@@ -53,11 +53,12 @@ wheels() { [ -d "$1" ] || return %d
 """
 
 
+# No braces around a name: systemd would put a variable of its own there.
 _READS = r"""
 said() { printf '%s\t%s\t%s\n' "$1" "$2" \
   "$(stat -L -c '%a %U:%G' "$2" 2>/dev/null || printf 'a link to %s' "$(readlink "$2")")"; }
 for path in "$@"; do p= IFS=/ blocked=
-  for part in ${path#/}; do p=$p/$part
+  for part in $path; do [ -n "$part" ] || continue; p=$p/$part
     if [ -d "$p" ] && [ ! -x "$p" ]; then said enter "$p"; blocked=1; break; fi
     if [ -L "$p" ] && [ ! -e "$p" ]; then said follow "$p"; blocked=1; break; fi
   done
