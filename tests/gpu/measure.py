@@ -41,11 +41,11 @@ class Measurement:
         }
         self.whole = True
 
-    def step(self, name: str, measure: Callable[[], dict[str, Any]]) -> None:
+    def step(self, name: str, measure: Callable[..., dict[str, Any]], *given: str) -> None:
         """One step, told and kept, whether it ends well or not."""
         began = time.monotonic()
         try:
-            found = measure()
+            found = measure(*given)
         except Failed as problem:
             found, self.whole = {"failed": str(problem)}, False
         self.found[name] = {"seconds": round(time.monotonic() - began, 1), **found}
@@ -143,14 +143,14 @@ def main(words: list[str]) -> int:
     given.out.mkdir(parents=True, exist_ok=True)
     measured = Measurement(given)
     first = layouts[0]
-    measured.step("deploy", lambda: measured.deploy("deploy", first))
-    measured.step("again", lambda: measured.deploy("again", first))
-    measured.step("killed", lambda: measured.killed(first))
+    measured.step("deploy", measured.deploy, "deploy", first)
+    measured.step("again", measured.deploy, "again", first)
+    measured.step("killed", measured.killed, first)
     for layout in layouts:
         if layout != first:
-            measured.step(f"deploy-{layout}", lambda layout=layout: measured.deploy(f"deploy-{layout}", layout))  # type: ignore[misc]
-        measured.step(f"load-{layout}", lambda layout=layout: measured.under_load(layout))  # type: ignore[misc]
-        measured.step(f"answers-{layout}", lambda layout=layout: measured.answers(layout, first))  # type: ignore[misc]
+            measured.step(f"deploy-{layout}", measured.deploy, f"deploy-{layout}", layout)
+        measured.step(f"load-{layout}", measured.under_load, layout)
+        measured.step(f"answers-{layout}", measured.answers, layout, first)
     return 0 if measured.whole else 1
 
 

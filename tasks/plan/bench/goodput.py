@@ -41,9 +41,10 @@ def share(one: Pass, limits: Limits) -> float:
 def shares(result: Result, load: Load, limits: Limits) -> dict[float, list[float]]:
     """Rate -> share of each of its passes, lowest rate first; {} where no rate was measured."""
     found: dict[float, list[float]] = {}
-    for one in sorted((one for one in result.passes if one.rate and one.load == load), key=lambda one: one.rate or 0):
-        found.setdefault(one.rate or 0, []).append(share(one, limits))
-    return found
+    for one in result.passes:
+        if one.rate is not None and one.load == load:
+            found.setdefault(one.rate, []).append(share(one, limits))
+    return dict(sorted(found.items()))
 
 
 @dataclass(frozen=True)

@@ -169,11 +169,14 @@ def _load(found: Comparison, load: tuple[int, int], points: Sequence[Point], lim
         made = plot(title, {kind: line for kind, line in values.items() if line})
         drawn += [made] if made else []
     rated = {kind: goodput.shares(one, load, limits) for kind, one in found.layouts.items()}
-    rated = {kind: line for kind, line in rated.items() if line}
-    percent = {kind: {rate: [100 * one for one in line[rate]] for rate in line} for kind, line in rated.items()}
+    percent = {
+        kind: {rate: [100 * one for one in repeats] for rate, repeats in line.items()}
+        for kind, line in rated.items()
+        if line
+    }
     made = plot("answered in time, %", percent, axis="requests a second")
     drawn += [made] if made else []
-    kinds += [(kind, NAMES[kind]) for kind in rated if kind not in dict(kinds)]
+    kinds += [(kind, NAMES[kind]) for kind in percent if kind not in dict(kinds)]
     groups = [_group(found, point, sources) for point in here]
     return Load(f"{load[0]:,} tokens in, {load[1]:,} out", groups, drawn, kinds, reference, _rates(percent))
 
