@@ -21,8 +21,9 @@ from tasks.support import catalogue, render
 @deploy("Launch")
 def write(plan: Plan) -> None:
     of_instances = [render.instance_files(plan, instance).all for instance in plan.instances]
-    wanted = [*chain.from_iterable(of_instances), *render.devices(plan), render.target(plan), verify_config(plan)]
-    kept = [*catalogue.placed_tools(plan.paths.bin), *render.devices(plan)]
+    devices = render.devices(plan)
+    wanted = [*chain.from_iterable(of_instances), *devices, render.target(plan), verify_config(plan)]
+    kept = [*catalogue.placed_tools(plan.paths.bin), *devices]
     wanted.append(passed_config(plan, [file.path for file in kept]))
     like = {
         file.path: first for _, *more in of_instances[1:] for file, first in zip(more, of_instances[0][1:], strict=True)

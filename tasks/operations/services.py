@@ -170,8 +170,7 @@ def bound(plan: Plan) -> Commands:
         host.noop("compared once the servers run")
         return
     sections = host.get_fact(Bindings, units=[worker.unit for worker in plan.workers])
-    on_gpu = plan.release.manifest.device == "cuda"
-    verdict = bindings.judge(sections, plan.workers, plan.hardware, plan.system.cpus_online, on_gpu)
+    verdict = bindings.judge(sections, plan.workers, plan.hardware, plan.system.cpus_online, plan.on_gpu)
     for line in verdict.unknown:
         say(host, f"not checked, {line}", "yellow")
     if not verdict.faults:

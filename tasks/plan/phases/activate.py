@@ -96,4 +96,4 @@ def jit(plan: Plan) -> Told | None:
 
 def _ordinary_torch(plan: Plan) -> bool:
     """Whether a CPU release is built with the CUDA build of torch that every package index has."""
-    return plan.release.manifest.device == "cpu" and "+cpu" not in plan.release.lock
+    return not plan.on_gpu and "+cpu" not in plan.release.lock

@@ -160,7 +160,7 @@ def _kv_pages(plan: Plan) -> Data:
 
 def _model(plan: Plan) -> Data:
     """The model, and how it fits the cards: GB of each card, and tokens. memory: [] where servers use no GPU."""
-    fits = plan.fits if plan.release.manifest.device == "cuda" else {}
+    fits = plan.fits if plan.on_gpu else {}
     return {
         "name": plan.profile.name,
         "served_name": plan.profile.served_name,
