@@ -42,7 +42,7 @@ from tasks.plan.service.api_key import key_of
 from tasks.plan.service.paths import Paths
 from tasks.plan.settings import settings
 from tasks.plan.settings.settings import Settings
-from tasks.support import catalogue, certificate, lock, report
+from tasks.support import catalogue, certificate, lock, report, summary
 
 
 @dataclass
@@ -103,7 +103,9 @@ def examine() -> Seen:
 def admit(seen: Seen) -> Plan:
     """The plan for this host, its findings in it. Raises PlanError, one line a fault, where it does not fit."""
     with reported(seen):
-        return _admitted(seen)
+        plan = _admitted(seen)
+    summary.planned(host, plan)
+    return plan
 
 
 def judge_system(seen: Seen, manifest: Manifest) -> None:

@@ -24,6 +24,7 @@ from tasks.plan.plan import Plan
 from tasks.plan.release.manifest import checked
 from tasks.plan.service.instances import Instance
 from tasks.plan.service.restarts import Phase, read_gates
+from tasks.support import summary
 
 F = TypeVar("F")
 POLL = 0.5  # seconds between two looks at a gate
@@ -35,7 +36,10 @@ def run_and_log(state: State, host: Host, command: str, told: str = "") -> bool:
     told: its standard input.
     """
     arguments = {**_as_operation(host), "_stdin": told}
-    good, _ = host.run_shell_command(StringCommand(command), print_output=True, **arguments)
+    good, output = host.run_shell_command(StringCommand(command), print_output=True, **arguments)
+    if not good:
+        for line in output.stderr_lines[-1:]:
+            summary.fault(host, one_line(line))
     return bool(good)
 
 
@@ -139,6 +143,8 @@ def follow_gates(state: State, host: Host, instances: tuple[Instance, ...], runs
 def say(host: Host, message: str, colour: str | None = None) -> None:
     """One line to the user, with the host's name in front, whatever a server's answer or a user's file put into it."""
     message = one_line(message)
+    if colour == "red":
+        summary.fault(host, message)
     logger.info(f"{host.print_prefix}{format_text(message, colour) if colour else message}")
 
 

@@ -20,6 +20,7 @@ from tasks.plan.service import listening as sockets
 from tasks.plan.service.instances import Instance
 from tasks.plan.service.paths import UNITS
 from tasks.plan.service.strays import Stray
+from tasks.support import summary
 
 Commands = Generator[StringCommand | FunctionCommand, None, None]
 
@@ -120,6 +121,7 @@ def running(
         return
     for instance in restart:
         say(host, f"{instance.name}: {reasons[instance.name]}")
+        summary.restarts(host, instance.name, reasons[instance.name])
     # One command: no way of running operations may start a server whose needs are not met.
     start = [
         f"systemctl is-active -q {shlex.quote(need.unit)} || {{ echo {_unmet(need, follow)} >&2; exit 1; }}"

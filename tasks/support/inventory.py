@@ -15,6 +15,7 @@ from pyinfra.api.exceptions import PyinfraError
 from pyinfra.context import ctx_state
 
 from tasks.plan.errors import one_line
+from tasks.support import summary
 from tasks.support.catalogue import ROOT
 
 Host = str | tuple[str, dict[str, Any]]
@@ -36,6 +37,8 @@ def groups(hosts: Sequence[Host], group_data: bool = True, **more: Sequence[Host
     found |= {name: [host] for name, host in zip(names, hosts, strict=True)}
     parameters = _command_line()
     inventory = Path(parameters.get("inventory") or "inventory.py")
+    if [*(parameters.get("operations") or ())] == ["deploy.py"]:
+        summary.expect()
     known = [*found, "all", "hosts", inventory.stem]  # pyinfra makes groups of the file's name and its variables
     _check_limit(parameters.get("limit") or (), names, known)
     for folder in dict.fromkeys(place.resolve() for place in (Path(), inventory.parent) if group_data):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 from pyinfra import host, logger, state
@@ -13,6 +13,7 @@ from pyinfra_cli.exceptions import CliError  # type: ignore[import-untyped]
 
 from tasks.plan.driver.steps import AwaitsReboot
 from tasks.plan.errors import PlanError
+from tasks.support import summary
 
 
 class RunEnds(PyinfraError, CliError):  # type: ignore[misc]
@@ -30,10 +31,10 @@ def in_one_line() -> Iterator[None]:
     refused: the operations for its driver run, and the last of them ends the run.
     """
     try:
-        yield
-    except AwaitsReboot:
-        return
+        with summary.looking(host), suppress(AwaitsReboot):
+            yield
     except PlanError as error:
+        summary.refused(host, error.lines)
         for line in error.lines:
             logger.error(f"{host.print_prefix}{format_text('refused:', 'red', bold=True)} {line}")
         try:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -30,14 +31,42 @@ def write(
     plan: None where the host was refused before there was one. proof, state: as for tasks.plan.report.data.build.
     """
     folder = plan.settings.report_dir if plan else host.data.get("report_dir")
-    if not isinstance(folder, str) or not folder:  # settings that were refused may hold anything
-        return None
     data = report.build(host_name, plan, findings, proof, state, datetime.now(UTC))
-    name = file_stem(host_name) + (".dry" if is_dry() else "")
-    page = Path(folder) / f"{name}.html"
-    replace(page.with_name(f"{name}.json"), (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode())
-    replace(page, render.report(data))
+    page = None
+    if isinstance(folder, str) and folder:  # settings that were refused may hold anything
+        page = Path(folder) / f"{file_stem(host_name)}{'.dry' if is_dry() else ''}.html"
+        _write(page, data)
+    _written[host_name] = Written(data, page)
     return page
+
+
+@dataclass(frozen=True)
+class Written:
+    """The last report of this run on a host. page: None where none is wanted."""
+
+    data: dict[str, Any]
+    page: Path | None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """A line each; what to do about them stands on the page."""
+        return report.warnings(self.data)
+
+
+def written(host_name: str) -> Written | None:
+    return _written.get(host_name)
+
+
+def ended(host_name: str, run: Mapping[str, Any]) -> None:
+    """Add how the run went. run: of tasks.plan.report.summary.HostRun.as_data."""
+    last = _written.get(host_name)
+    if last and last.page:
+        _write(last.page, {**last.data, "run": dict(run)})
+
+
+def _write(page: Path, data: Mapping[str, Any]) -> None:
+    replace(page.with_suffix(".json"), (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode())
+    replace(page, render.report(data))
 
 
 def file_stem(host_name: str) -> str:
@@ -53,3 +82,6 @@ def replace(path: Path, content: bytes) -> None:
     temporary = Path(file.name)
     temporary.chmod(0o644)
     os.replace(temporary, path)  # noqa: PTH105
+
+
+_written: dict[str, Written] = {}  # by name of host

@@ -56,6 +56,9 @@ def test_second_run_changes_nothing(served: Node) -> None:
     assert again.status == 0, again.output
     assert again.changed == []
     assert pids(served) == before
+    told = again.output.splitlines()
+    assert "Nothing to change: rehearsal is as wanted and answers right." in told[-2], "before the JSON of a test"
+    assert any("qwen" in line.lower() and "prefill and decode apart" in line for line in told), again.output
 
 
 def test_dry_run_after_a_changed_setting_shows_the_line_and_the_pair(served: Node) -> None:

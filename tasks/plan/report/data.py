@@ -53,7 +53,18 @@ def build(
         "model": _model(plan) if plan else None,
         "kv_path": path,
         "proof": dict(proof) if proof else None,
+        "run": None,  # tasks.plan.report.summary.HostRun.as_data, once the run is over
     }
+
+
+def warnings(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of a report, what somebody should look at although it stops nothing: a line each."""
+    return tuple(
+        f"{finding['id']}: {finding['line']}"
+        for finding in data["findings"]
+        if finding["advice"]
+        and (finding["level"] == Level.WARNING or (finding["level"] == Level.INCOMPLETE and not finding["required"]))
+    )
 
 
 def verdict(host: str, findings: Sequence[Finding], path: Sequence[Data], state: str, layout: str | None) -> Data:

@@ -82,6 +82,21 @@ def view(data: Data) -> dict[str, Any]:
         "groups": [_group(group) for group in (parts.get("all_reduce") or {}).get("groups") or []],
         "model": _model(data["model"]) if data["model"] else None,
         "versions": data["versions"],
+        "run": _run(data["run"]) if data["run"] else None,
+    }
+
+
+def _run(run: Data) -> Data:
+    """How the run went, its phases with their seconds."""
+    seconds = run["seconds"]
+    at = f" at {run['at']}" if run["at"] and run["reasons"] else ""
+    return {
+        "ending": f"The run {run['ending']}{at}",
+        "reasons": run["reasons"],
+        "changed": f"{len(run['changed'])} of {run['operations']} things",
+        "restarts": [f"{server}: {why}" for server, why in run["restarts"].items()],
+        "seconds": [(phase, figure(took)) for phase, took in seconds.items()],
+        "total": figure(sum(seconds.values())),
     }
 
 

@@ -1,0 +1,186 @@
+"""The last lines of a run: what was done on each host is noted as it happens, and told after everything else.
+
+pyinfra prints no table when a host has failed, and shows an error after it has let go of the hosts: so the lines are
+told when Python ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from paramiko import SSHException
+from pyinfra import logger, state
+from pyinfra.api import Host, State
+from pyinfra.api.exceptions import PyinfraError
+from pyinfra.api.output import format_text
+from pyinfra.api.state import BaseStateCallback, StateStage
+from pyinfra.context import ctx_host, ctx_state
+
+from tasks.facts.serving import Serving
+from tasks.plan.plan import Plan
+from tasks.plan.report import summary
+from tasks.plan.report.summary import Ending, HostRun, Service
+from tasks.support import report
+from tasks.support.dry import is_dry
+
+LOOKED = "Preflight"  # phase in which a host is looked at and its run planned
+
+
+def expect() -> None:
+    """Tell of this run at its end, also where it never reaches a host."""
+    if not _run.is_expected:
+        _run.is_expected = True
+        atexit.register(_run.tell)
+
+
+def planned(host: Host, plan: Plan) -> None:
+    _run.plans[host.name] = plan
+
+
+def refused(host: Host, lines: Sequence[str]) -> None:
+    _run.refusals[host.name] = tuple(lines)
+
+
+def fault(host: Host, line: str) -> None:
+    """Why an operation fails."""
+    _run.faults.setdefault(host.name, []).append(line)
+
+
+def restarts(host: Host, server: str, why: str) -> None:
+    """Of a server that (re)starts, or would."""
+    _run.restarts[state.is_executing].setdefault(host.name, {})[server] = why
+
+
+@contextmanager
+def looking(host: Host) -> Iterator[None]:
+    """While the plan for a host is made."""
+    _run.follow()
+    began = time.monotonic()
+    yield
+    _run.looked[host.name] = time.monotonic() - began
+
+
+class _Run(BaseStateCallback):
+    """What is known of this run, by name of host."""
+
+    def __init__(self) -> None:
+        self.is_expected = False
+        self.looked: dict[str, float] = {}  # seconds
+        self.plans: dict[str, Plan] = {}
+        self.refusals: dict[str, tuple[str, ...]] = {}
+        self.faults: dict[str, list[str]] = {}
+        self.restarts: dict[bool, dict[str, dict[str, str]]] = {False: {}, True: {}}  # planned, and done
+        self.at: dict[str, str] = {}  # name of the operation that runs, or ran last
+        self.failed: set[str] = set()
+        self.seconds: dict[str, dict[str, float]] = {}  # by phase
+        self.served: dict[str, Service] = {}
+        self._began: dict[str, float] = {}
+        self._follows = False
+        self._following = Lock()
+
+    def follow(self) -> None:
+        with self._following:
+            if self.is_expected and not self._follows:
+                state.add_callback_handler(self)
+                self._follows = True
+
+    # ---- called by pyinfra
+
+    def operation_host_start(self, state: State, host: Host, op_hash: str) -> None:  # type: ignore[override]
+        self.at[host.name] = _name(state, op_hash)
+        self._began[host.name] = time.monotonic()
+
+    def operation_host_success(self, state: State, host: Host, op_hash: str, retry_count: int = 0) -> None:  # type: ignore[override]
+        self._ended(host)
+        self.faults.pop(host.name, None)  # of something that came right after all
+
+    def operation_host_error(  # type: ignore[override]
+        self, state: State, host: Host, op_hash: str, retry_count: int = 0, max_retries: int = 0
+    ) -> None:
+        self._ended(host)
+        self.failed.add(host.name)
+
+    def host_disconnect(self, state: State, host: Host) -> None:  # type: ignore[override]
+        if self._ending(state, host) is Ending.WELL and host.name in self.plans:
+            self.served[host.name] = Service.of(self.plans[host.name])
+            return
+        try:
+            with ctx_host.use(host):
+                found = host.get_fact(Serving)
+        except (PyinfraError, OSError, EOFError, SSHException):
+            return
+        if service := Service.read(found):
+            self.served[host.name] = service
+
+    # ----
+
+    def tell(self) -> None:
+        """Every host's lines, the verdict last."""
+        if not ctx_state.isset() or not state.initialised:
+            return  # the inventory had a fault, which was told
+        hosts = [self._of(one) for one in state.inventory if state.is_host_in_limit(one)]
+        for host in hosts:
+            report.ended(host.name, host.as_data())
+        words = [Path(sys.argv[0]).name, *sys.argv[1:]]
+        for line in summary.lines(hosts, summary.command(words, hosts)):
+            text = format_text(line.text, str(line.tone), bold=line.is_head) if line.tone else line.text
+            logger.info(f"--> {text}" if line.is_head else text)
+
+    def _of(self, host: Host) -> HostRun:
+        name = host.name
+        ending = self._ending(state, host)
+        seconds = {LOOKED: self.looked[name]} if name in self.looked else {}
+        written = report.written(name)
+        return HostRun(
+            name=name,
+            ending=ending,
+            service=self.served.get(name),
+            at=self.at.get(name, ""),
+            reasons=self.refusals.get(name) or tuple(self.faults.get(name, ())),
+            changed=tuple(_changed(host)),
+            operations=len(state.ops[host]),
+            restarts=self.restarts[ending is not Ending.DRY].get(name, {}),
+            seconds=seconds | self.seconds.get(name, {}),
+            warnings=written.warnings if written else (),
+            report=str(written.page) if written and written.page else "",
+        )
+
+    def _ending(self, state: State, host: Host) -> Ending:
+        if host not in state.activated_hosts:
+            return Ending.UNREACHED
+        if host.name in self.refusals:
+            return Ending.REFUSED
+        if host.name in self.failed:
+            return Ending.FAILED
+        if is_dry() and host.name in self.looked:
+            return Ending.DRY
+        if host.name not in self.at:
+            return Ending.UNBEGUN
+        return Ending.WELL if state.current_stage is StateStage.Disconnect else Ending.UNFINISHED
+
+    def _ended(self, host: Host) -> None:
+        took = time.monotonic() - self._began.get(host.name, time.monotonic())
+        if phase := summary.phase_of(self.at.get(host.name, "")):
+            of_host = self.seconds.setdefault(host.name, {})
+            of_host[phase] = of_host.get(phase, 0) + took
+
+
+def _name(state: State, op_hash: str) -> str:
+    return ", ".join(sorted(state.get_op_meta(op_hash).names))
+
+
+def _changed(host: Host) -> Iterator[str]:
+    for op_hash, operation in state.ops[host].items():
+        found: Any = operation.operation_meta
+        if found.did_change() if found.is_complete() else is_dry() and found._maybe_is_change:
+            yield _name(state, op_hash)
+
+
+_run = _Run()
