@@ -156,7 +156,7 @@ max_answer_tokens = None  # tokens of one answer, longer ones end there; None = 
 # A folder of files/locks: SGLang, torch, CUDA, NIXL and router in versions that fit together. "auto" = the newest
 # GPU release that the host's driver, GPUs, Python and glibc can run.
 release = "sglang-0.5.23-cu130"
-python = "auto"  # "3.11", "3.12", or "auto" = the one that the host's distribution carries
+python = "auto"  # "3.11", "3.12", "3.13", or "auto" = the one that the host's distribution carries
 router = "sglang-router"  # which router package: this one or "smg"; both take the same command line
 # For a release for the CPU: "cpu" = the CPU build of torch, from a find-links folder or an extra index that has it;
 # "ordinary" = the CUDA build that every package index has (2.9 GB more).

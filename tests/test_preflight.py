@@ -12,6 +12,7 @@ from tasks.plan.phases.system import kernel_settings, packages
 from tasks.plan.plan import Plan
 from tasks.plan.release import python
 from tasks.plan.release.manifest import Manifest
+from tasks.support import catalogue
 from tests.plan.builders import TWO_SOCKETS, hardware, manifest, plan, profile, release, settings, system
 from tests.plan.judging import found as found_host
 
@@ -68,7 +69,7 @@ def test_systems_that_are_supported(name: str, version: str) -> None:
 def test_systems_that_are_not(name: str, version: str) -> None:
     line = only(faults(os=os_release(name, version)))
     assert f"{name.title()} {version} is not supported" in line
-    assert "tried are Debian 12 and Ubuntu 24.04" in line
+    assert "tried are Debian 12, Debian 13 and Ubuntu 24.04" in line
 
 
 def test_every_fault_is_told_at_once() -> None:
@@ -103,13 +104,23 @@ def test_a_python_that_is_asked_for_and_not_there() -> None:
 
 
 def test_a_host_without_a_usable_python() -> None:
-    line = python_refused(os=os_release("debian", "13"), pythons="")
+    line = python_refused(os=os_release("debian", "11"), pythons="")
     assert "carries no Python that a release can use (3.11 or 3.12)" in line
 
 
 def test_a_release_without_a_lock_for_the_hosts_python() -> None:
     line = python_refused(found=manifest(python=["3.12"]))
     assert "carries Python 3.11: release" in line
+    assert "use a system that carries one (Ubuntu 24.04)" in line
+    assert 'leave python at "auto"' in python_refused("3.13")
+
+
+@pytest.mark.parametrize("release", ["sglang-0.5.13.post1-cu130", "sglang-0.5.17-cu130", "sglang-0.5.23-cu130"])
+def test_a_release_for_gpus_tells_why_it_has_no_lock_for_debian_13(release: str) -> None:
+    line = python_refused(found=catalogue.manifest(release), os=os_release("debian", "13"))
+    assert "locks for 3.11 and 3.12 only: outlines-core 0.1.26 that SGLang asks for has no wheel for it" in line
+    assert "Debian 12 or Ubuntu 24.04" in line
+    assert chosen(found=catalogue.manifest("sglang-0.5.20-cpu"), os=os_release("debian", "13")) == "3.13"
 
 
 # ---- ports

@@ -103,7 +103,7 @@ def fill(wanted: tuple[lock.Pin, ...], python: str, folder: Path) -> tuple[dict[
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make wheelhouse", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("release", help="a folder of files/locks")
-    parser.add_argument("python", help="3.11 or 3.12: the one of the host")
+    parser.add_argument("python", help="3.11, 3.12 or 3.13: the one of the host")
     parser.add_argument("--dest", type=Path, default=Path("wheelhouse"), help="default: %(default)s")
     parser.add_argument("--router", default="sglang-router", help="or smg, as in the setting (default: %(default)s)")
     parser.add_argument("--torch-wheel", default="cpu", choices=["cpu", "ordinary"], help="of a CPU release")

@@ -7,7 +7,7 @@ import shlex
 from tasks.facts.sections import PRELUDE, Sections
 
 _SCRIPT = r"""
-pythons() { for v in 3 3.11 3.12; do command -v python$v >/dev/null && limit 20 python$v -I -c \
+pythons() { for v in 3 3.11 3.12 3.13; do command -v python$v >/dev/null && limit 20 python$v -I -c \
   'import sys; print(sys.argv[1], sys.version.split()[0], sys.version_info.releaselevel)' $v; done; true; }
 disk() { for p in "$@"; do d=$p; while [ ! -e "$d" ]; do d=${d%/*}; d=${d:-/}; done
   echo "$p $(df -Pk "$d" | awk 'NR == 2 {print $4}')"; done; }

@@ -7,8 +7,9 @@ from tasks.plan.findings import Refused
 from tasks.plan.release import python
 from tasks.plan.release.versions import at_least
 
-# Those that were tried (README): Debian 12 on simulated hosts, Ubuntu 24.04 on a machine with two H200.
-SUPPORTED = {"debian": ("12",), "ubuntu": ("24.04",)}
+# Those that were tried (README): Debian on simulated hosts, 13 with the CPU release alone, Ubuntu 24.04 on a machine
+# with two H200.
+SUPPORTED = {"debian": ("12", "13"), "ubuntu": ("24.04",)}
 # Why one that looks close is none of them.
 KNOWN = {
     (
@@ -16,11 +17,6 @@ KNOWN = {
         "22.04",
     ): "its python3 is 3.10, our tools need 3.11; its python3.11 is 3.11.0rc1, on which torch._dynamo "
     "fails (NeMo/Speech#8459)",
-    (
-        "debian",
-        "13",
-    ): "its Python is 3.13, which no release has locks for: outlines-core 0.1.26, that SGLang 0.5.23 asks "
-    "for, has no wheel for it",
 }
 OLDEST_TOOLS = "3.11"  # Python of the tools on the host: tomllib, hashlib.file_digest
 
@@ -88,7 +84,7 @@ def machine(found: Found) -> Verdict:
 @check(
     "host/os/supported",
     "system",
-    judges="a system that was tried: Debian 12, Ubuntu 24.04",
+    judges="a system that was tried: Debian 12 and 13, Ubuntu 24.04",
     source="where the locks' wheels and the packages are tried; NeMo/Speech#8459: Ubuntu 22.04's Python 3.11.0rc1",
     ask="cat /etc/os-release",
 )
@@ -98,7 +94,7 @@ def operating_system(found: Found) -> Verdict:
         tried = [f"{system.title()} {one}" for system, versions in SUPPORTED.items() for one in versions]
         why = KNOWN.get((name, version))
         return error(
-            f"{title} is not supported{f': {why}' if why else ''}; tried are {' and '.join(tried)}",
+            f"{title} is not supported{f': {why}' if why else ''}; tried are {', '.join(tried[:-1])} and {tried[-1]}",
             "install one of these",
             f"ID={name} VERSION_ID={version}",
         )

@@ -31,6 +31,7 @@ FABRIC_COLUMNS = "index,fabric.state,fabric.status"  # of the registration with 
 # Distribution -> the Python it carries that a release can serve.
 PYTHON_OF = {
     ("debian", "12"): "3.11",
+    ("debian", "13"): "3.13",
     ("ubuntu", "24.04"): "3.12",
 }
 

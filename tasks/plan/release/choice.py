@@ -57,7 +57,10 @@ def missing(manifest: Manifest, hardware: Hardware, system: System, settings: Se
         lines.append(f"it carries kernels for compute capability {served}, not for {capability}")
     python = settings.python if settings.python != "auto" else system.python
     if python not in manifest.python:
-        lines.append(f"it has locks for Python {' and '.join(manifest.python)}, the host has {python or 'neither'}")
+        why = f" ({manifest.no_lock[python]})" if python in manifest.no_lock else ""
+        lines.append(
+            f"it has locks for Python {' and '.join(manifest.python)}, the host has {python or 'neither'}{why}"
+        )
     if not versions.at_least(system.glibc, manifest.glibc):
         lines.append(f"its wheels need glibc {manifest.glibc}, here is {system.glibc}")
     return lines

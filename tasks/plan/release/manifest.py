@@ -69,6 +69,7 @@ class Manifest(BaseModel):
     arguments: list[str] = []  # of every server, whatever the model
     decode_arguments: list[str] = []  # of decode servers besides
     environment: dict[str, str] = {}  # of every server
+    no_lock: dict[str, str] = {}  # Python that a supported system carries -> why there is no lock for it
     page_size: int | None = None  # tokens; the only size of a KV page that it can serve; None: what the model wants
 
 

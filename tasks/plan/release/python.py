@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tasks.plan.findings import Refused, error
-from tasks.plan.host.answers import System
+from tasks.plan.host.answers import PYTHON_OF, System
 from tasks.plan.release.manifest import Manifest
 from tasks.plan.settings.settings import Settings
 
@@ -25,13 +25,12 @@ def choose(found: System, manifest: Manifest, settings: Settings) -> str:
         whose = (
             f"setting python = {asked!r}" if settings.python != "auto" else f"{found.os_name} carries Python {asked}"
         )
-        best = manifest.python[-1]
+        why = f": {manifest.no_lock[asked]}" if asked in manifest.no_lock else ""
         raise Refused(
             error(
                 CHECK,
-                f"{whose}: release {manifest.name} has locks for {' and '.join(manifest.python)} only",
-                f'install python{best} on the host and set python = "{best}", or choose a release that has a lock for '
-                f"Python {asked}",
+                f"{whose}: release {manifest.name} has locks for {' and '.join(manifest.python)} only{why}",
+                _way_out(found, manifest, asked),
             )
         )
     if asked in found.prereleases:
@@ -53,3 +52,14 @@ def choose(found: System, manifest: Manifest, settings: Settings) -> str:
             )
         )
     return asked
+
+
+def _way_out(found: System, manifest: Manifest, asked: str) -> str:
+    """What to do about a Python that the release has no lock for."""
+    if found.python in manifest.python:
+        return 'leave python at "auto"'
+    systems = [f"{name.title()} {version}" for (name, version), it in PYTHON_OF.items() if it in manifest.python]
+    return (
+        f"use a system that carries one ({' or '.join(systems)}), a release that has a lock for Python {asked}, or an "
+        'environment of your own (environment = "existing", docs/existing.md)'
+    )

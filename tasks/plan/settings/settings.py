@@ -76,7 +76,9 @@ Rates = Annotated[
     ),
 ]  # fmt: skip
 # `--data python=3.12` arrives as a float.
-Python = Annotated[Literal["auto", "3.11", "3.12"], BeforeValidator(lambda v: str(v) if isinstance(v, float) else v)]
+Python = Annotated[
+    Literal["auto", "3.11", "3.12", "3.13"], BeforeValidator(lambda v: str(v) if isinstance(v, float) else v)
+]
 
 # Keys of the host's data that belong to pyinfra: its connectors' and its global arguments (_sudo, ...).
 PYINFRA_KEY = re.compile(r"^(_|ssh_|docker_|dockerssh_|chroot_|vagrant_|terraform_|fake_)")

@@ -55,6 +55,8 @@ def list_with(line: str, index: int) -> str:
     return "\n".join(lines)
 
 
+TRIXIE = 'PRETTY_NAME="Debian GNU/Linux 13 (trixie)"\nID=debian\nVERSION_ID="13"'
+
 # check, what is changed, settings, level, words of the line (all of them must stand in its sentence)
 CASES: list[tuple[str, Changes, dict[str, object], Level, str]] = [
     ("host/user/root", {"uid": "1000"}, {}, ERROR, "needs root on the host|_sudo"),
@@ -62,12 +64,13 @@ CASES: list[tuple[str, Changes, dict[str, object], Level, str]] = [
     ("host/machine/supported", {"machine": "aarch64"}, {}, ERROR, "this is aarch64"),
     ("host/glibc/minimum", {"glibc": "glibc 2.31"}, {}, ERROR, "glibc 2.31 is too old|need 2.34"),
     ("host/os/supported", {"os": 'PRETTY_NAME="Rocky 9.4"\nID=rocky\nVERSION_ID="9.4"'}, {}, ERROR, "Rocky 9.4 is not supported"),
-    ("host/os/supported", {"os": 'PRETTY_NAME="Ubuntu 22.04.5 LTS"\nID=ubuntu\nVERSION_ID="22.04"'}, {}, ERROR, "its python3 is 3.10|3.11.0rc1|Debian 12 and Ubuntu 24.04"),
-    ("host/os/supported", {"os": 'PRETTY_NAME="Debian GNU/Linux 13 (trixie)"\nID=debian\nVERSION_ID="13"'}, {}, ERROR, "its Python is 3.13, which no release has locks for"),
+    ("host/os/supported", {"os": 'PRETTY_NAME="Ubuntu 22.04.5 LTS"\nID=ubuntu\nVERSION_ID="22.04"'}, {}, ERROR, "its python3 is 3.10|3.11.0rc1|Debian 12, Debian 13 and Ubuntu 24.04"),
+    ("host/os/supported", {"os": TRIXIE}, {}, HEALTHY, "Debian GNU/Linux 13 (trixie)"),
+    ("host/python/usable", {"os": TRIXIE, "pythons": "3 3.13.5 final\n3.13 3.13.5 final"}, {}, ERROR, "carries Python 3.13: release|has locks for 3.11 and 3.12 only|use a system that carries one (Debian 12 or Ubuntu 24.04)"),
     ("host/python/tools", {"pythons": "3 3.10.12 final"}, {}, ERROR, "python3 is 3.10.12, our tools need 3.11"),
     ("host/python/tools", {"pythons": ""}, {}, HEALTHY, "this run installs"),
     ("host/python/usable", {"pythons": "3 3.11.2 final\n3.11 3.11.0rc1 candidate"}, {}, ERROR, "python3.11 is 3.11.0rc1, a pre-release"),
-    ("host/python/usable", {"os": 'PRETTY_NAME="Debian 13"\nID=debian\nVERSION_ID="13"', "pythons": ""}, {}, ERROR, "carries no Python that a release can use (3.11 or 3.12)"),
+    ("host/python/usable", {"os": 'PRETTY_NAME="Debian 11"\nID=debian\nVERSION_ID="11"', "pythons": ""}, {}, ERROR, "carries no Python that a release can use (3.11 or 3.12)"),
     ("host/clock/synchronised", {"clock": f"{NOW}\nno"}, {}, WARNING, "not synchronised|chrony"),
     ("host/clock/synchronised", {"clock": f"{NOW + 90}\nyes"}, {}, WARNING, "differs by +90 s|60 s are allowed"),
     ("host/clock/synchronised", {"clock": f"{NOW + 90}\nyes"}, {"maximum_clock_skew_s": 100}, HEALTHY, "90 s"),

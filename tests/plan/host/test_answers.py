@@ -239,9 +239,9 @@ def test_a_sysctl_that_the_kernel_lacks_is_none_and_an_empty_one_is_empty() -> N
         ('ID=debian\nVERSION_ID="12"', "", "3.11"),
         ('ID=ubuntu\nVERSION_ID="24.04"', "", "3.12"),
         ('ID=ubuntu\nVERSION_ID="22.04"', "", None),
-        ('ID=debian\nVERSION_ID="13"', "3.11 3.11.9 final\n3.12 3.12.3 final", "3.12"),
-        ('ID=debian\nVERSION_ID="13"', "3.11 3.11.9 final\n3.12 3.12.0b4 beta", "3.11"),
-        ('ID=debian\nVERSION_ID="13"', "", None),
+        ('ID=debian\nVERSION_ID="14"', "3.11 3.11.9 final\n3.12 3.12.3 final", "3.12"),
+        ('ID=debian\nVERSION_ID="14"', "3.11 3.11.9 final\n3.12 3.12.0b4 beta", "3.11"),
+        ('ID=debian\nVERSION_ID="13"', "3.12 3.12.3 final", "3.13"),
     ],
 )
 def test_the_python_that_a_host_carries(os: str, pythons: str, python: str | None) -> None:

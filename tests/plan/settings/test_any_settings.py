@@ -61,7 +61,7 @@ WORDS: dict[str, list[Any]] = {
     "release": ["auto", *sorted(path.parent.name for path in catalogue.LOCKS.glob("*/manifest.yaml"))],
     "model": sorted(path.stem for path in catalogue.MODELS.glob("*.yaml")),
     "router": ["sglang-router", "smg"],
-    "python": ["3.11", "3.12", "auto"],
+    "python": ["3.11", "3.12", "3.13", "auto"],
     "router_policy": ["cache_aware", "round_robin", "random", "power_of_two"],
     "transfer_backend": ["nixl", "mooncake"],
     "restart_scope": ["pair", "changed"],

@@ -208,7 +208,9 @@ def test_a_missing_setting_names_the_file_of_the_defaults() -> None:
         load(data)
 
 
-@pytest.mark.parametrize(("given", "meant"), [(3.11, "3.11"), (3.12, "3.12"), ("3.12", "3.12"), ("auto", "auto")])
+@pytest.mark.parametrize(
+    ("given", "meant"), [(3.11, "3.11"), (3.12, "3.12"), (3.13, "3.13"), ("3.12", "3.12"), ("auto", "auto")]
+)
 def test_python_from_the_command_line_is_a_float_and_still_a_version(given: object, meant: str) -> None:
     assert settings(python=given).python == meant
 
