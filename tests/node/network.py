@@ -1,4 +1,4 @@
-"""A node's network: its own namespace, a veth to this machine, and masquerading to the world."""
+"""A node's network: its own namespace, a veth to this machine, masquerading to the world, plain routes to other nodes."""
 
 import contextlib
 import ipaddress
@@ -13,6 +13,7 @@ from tests.node.process import NodeError, command, locked
 
 NAMESPACES = Path("/run/netns")
 FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
+LINKS = "pd-node-"
 FORWARD_MARK = "pd_node_forwarding"  # this nft table exists while ip_forward is 1 because a node set it
 
 
@@ -25,7 +26,7 @@ class Network:
     @property
     def link(self) -> str:
         """Name of the namespace and of the veth's end on this machine."""
-        return f"pd-node-{self.number}"
+        return f"{LINKS}{self.number}"
 
     @property
     def table(self) -> str:
@@ -87,11 +88,12 @@ def set_up(network: Network) -> None:
 
 
 def _masquerade(network: Network) -> str:
+    """Only on the way to the world: another node sees this one's own address, as hosts of one network do."""
     return f"""
         table ip {network.table} {{
             chain postrouting {{
                 type nat hook postrouting priority srcnat;
-                ip saddr {network.subnet} oifname != "{network.link}" masquerade
+                ip saddr {network.subnet} oifname != "{LINKS}*" masquerade
             }}
         }}
     """
@@ -111,7 +113,7 @@ def tear_down(network: Network) -> None:
         tables = command("nft", "list", "tables", "ip").stdout.split()
         if network.table in tables:
             command("nft", "delete", "table", "ip", network.table)
-        if FORWARD_MARK in tables and not any(Path("/sys/class/net").glob("pd-node-*")):
+        if FORWARD_MARK in tables and not any(Path("/sys/class/net").glob(f"{LINKS}*")):
             FORWARD.write_text("0")
             command("nft", "delete", "table", "ip", FORWARD_MARK)
         # `ip netns` binds the folder onto itself, which is_mount() does not see

@@ -15,6 +15,7 @@ from tests.node import debian, network, traces
 from tests.node.node import REPOSITORY, Node
 from tests.node.process import NodeError
 from tests.node.settings import REHEARSAL, of_node
+from tests.node.waiting import until
 
 MakeNode = Callable[..., Node]
 GPUS = 8
@@ -208,6 +209,13 @@ def test_two_nodes_side_by_side(bare_node: MakeNode, node: Node) -> None:
     say(other, "systemctl stop dbus.socket dbus")
     assert say(node, "systemctl is-active dbus").strip() == "active"
     assert say(node, f"timeout 5 bash -c '</dev/tcp/{other.address}/22' && echo reached") == "reached\n"
+    say(node, f"systemd-run -q --unit=held bash -c 'exec 3<>/dev/tcp/{other.address}/22 && sleep infinity'")
+    until(
+        lambda: f" {node.address}:" in say(other, "ss -Htn state established"),
+        "the other sees it by its own address",
+        10,
+    )
+    say(node, "systemctl stop held")
     other.down()
     assert say(node, "hostname").strip() == node.name
 
