@@ -12,6 +12,11 @@ hosts = [
     # ("gpu-2.example.com", {"ssh_user": "root", "ssh_key": "~/.ssh/id_ed25519"}),
 ]
 
+# Hosts that serve together, docs/fleet.md: what each of them plays. A host in none of these lists serves alone.
+prefill = []
+decode = []
+router = []  # a host may be in several lists
+
 # Makes a group of each host, so that group_data/HOST.py is for that host alone. For a group of several hosts, with its
 # settings in group_data/fleet.py, write groups(hosts, fleet=["gpu-1.example.com", "gpu-2.example.com"]).
-globals().update(groups(hosts))
+globals().update(groups(hosts, prefill=prefill, decode=decode, router=router))

@@ -38,6 +38,20 @@ chat_template_kwargs = None
 # A layout ignores the settings of the others.
 layout = "pd"
 
+# ---- Several hosts that serve together (docs/fleet.md) ---------------------------------------------------------------
+
+# What this host plays of a service that has several hosts: any of "prefill", "decode" and "router". None = what the
+# groups of these names in the inventory say; a host that no group names plays every role and serves alone.
+roles = None
+service = "main"  # hosts with roles and the same name here serve together; an inventory can hold several services
+# Where the service's other hosts reach this one: an address of its own, or the name of an interface that has one
+# address. Needed as soon as a service has a second host.
+service_address = None
+# Servers of the role that must be ready before the router of several hosts starts; None = 1. One host alone always
+# waits for all of its own.
+minimum_prefill = None
+minimum_decode = None
+
 # ---- Layout "pd": prefill servers ------------------------------------------------------------------------------------
 
 prefill_instances = 1  # servers on the host; each further one takes ports 10 higher than the one before
@@ -157,7 +171,9 @@ max_answer_tokens = None  # tokens of one answer, longer ones end there; None = 
 # GPU release that the host's driver, GPUs, Python and glibc can run.
 release = "sglang-0.5.23-cu130"
 python = "auto"  # "3.11", "3.12", "3.13", or "auto" = the one that the host's distribution carries
-router = "sglang-router"  # which router package: this one or "smg"; both take the same command line
+# Which router package: "sglang-router" or "smg"; both take the same command line. None = "sglang-router" for a host
+# that serves alone, "smg" for several, since it takes servers that come and go.
+router = None
 # For a release for the CPU: "cpu" = the CPU build of torch, from a find-links folder or an extra index that has it;
 # "ordinary" = the CUDA build that every package index has (2.9 GB more).
 torch_wheel = "cpu"

@@ -32,7 +32,7 @@ def measure(plan: Plan) -> None:
         raise PlanError(
             'setting report_dir = None: the benchmark writes its results into that folder; name one, such as "reports"'
         )
-    if plan.router.scheme == "https":
+    if plan.router and plan.router.scheme == "https":
         raise PlanError(
             "setting router_tls_certificate is set: the benchmark's client cannot be told which certificate to trust, "
             "deploy without it, then measure"

@@ -12,6 +12,7 @@ from tasks.facts.secret import Secret
 from tasks.operations import files
 from tasks.plan.files import FoundPath, WantedFile, read_secret
 from tasks.plan.phases.passed import passed_config
+from tasks.plan.phases.routing import workers_file
 from tasks.plan.phases.verify import verify_config
 from tasks.plan.plan import Plan
 from tasks.plan.service.paths import UNITS
@@ -22,7 +23,8 @@ from tasks.support import catalogue, render
 def write(plan: Plan) -> None:
     of_instances = [render.instance_files(plan, instance).all for instance in plan.instances]
     devices = render.devices(plan)
-    wanted = [*chain.from_iterable(of_instances), *devices, render.target(plan), verify_config(plan)]
+    of_router = [file for file in (verify_config(plan), workers_file(plan)) if file]
+    wanted = [*chain.from_iterable(of_instances), *devices, render.target(plan), *of_router]
     kept = [*catalogue.placed_tools(plan.paths.bin), *devices]
     wanted.append(passed_config(plan, [file.path for file in kept]))
     like = {

@@ -39,10 +39,10 @@ from tasks.plan.release.manifest import Manifest
 from tasks.plan.run.record import Locked
 from tasks.plan.service import instances, listening, placement, rules
 from tasks.plan.service.api_key import key_of
+from tasks.plan.service.instances import Remote
 from tasks.plan.service.paths import Paths
-from tasks.plan.settings import settings
 from tasks.plan.settings.settings import Settings
-from tasks.support import catalogue, certificate, lock, report, summary
+from tasks.support import catalogue, certificate, fleet, lock, report, summary
 
 
 @dataclass
@@ -61,6 +61,7 @@ class Seen:
     now: float  # seconds since 1970 when the host told its clock
     answers: Mapping[str, Answer]  # of the facts System and Hardware
     system: System
+    others: tuple[Remote, ...]  # servers of the service's other hosts
     findings: tuple[Finding, ...] = ()
     plan: Plan | None = None  # there for the report of a host that is refused after it was made
 
@@ -114,7 +115,8 @@ def judge_system(seen: Seen, manifest: Manifest) -> None:
 
 
 def _examined() -> Seen:
-    wanted = settings.load(host.data.dict())
+    together = fleet.here()
+    wanted = together.settings
     offered = catalogue.offered(wanted.release)  # one, unless it is "auto"
     stated = catalogue.stated(wanted.model, wanted.model_dir, wanted.model_profiles)
     check_silenced(wanted.silenced_checks, (*IDS, listening.ID))
@@ -123,8 +125,9 @@ def _examined() -> Seen:
             profile, _ = derive.settled(stated, None, wanted.served_name)
             rules.check(wanted, offered[0], catalogue.accepted_arguments(offered[0]), profile)
         rules.check_router(wanted, offered[0], catalogue.router_arguments(offered[0], wanted.router))
-    api_key, before = (_key(wanted, name) for name in ("router_api_key_env", "router_api_key_before_env"))
-    tls = certificate.joined(wanted)
+    keys = ("router_api_key_env", "router_api_key_before_env")
+    api_key, before = (_key(wanted, name) if wanted.routes else None for name in keys)
+    tls = certificate.joined(wanted) if wanted.routes else None
     paths = Paths.of(wanted, stated)
     lock.take(wanted)
 
@@ -150,7 +153,9 @@ def _examined() -> Seen:
         system = reading.read_system(of_system)
     of_cards: Mapping[str, Answer] = host.get_fact(HardwareFact)
     answers = {**of_system, **of_cards}
-    return Seen(wanted, offered, stated, paths, releases, held_on, api_key, before, tls, now, answers, system)
+    return Seen(
+        wanted, offered, stated, paths, releases, held_on, api_key, before, tls, now, answers, system, together.others
+    )  # fmt: skip
 
 
 def _key(wanted: Settings, setting: str) -> str | None:
@@ -173,6 +178,7 @@ def _admitted(seen: Seen) -> Plan:
     of_hardware = checks.judged(found, "hardware")
 
     plan = seen.plan = _planned(seen, hardware, model, _own(seen, manifest, hardware), of_hardware)
+    fleet.agrees(plan)
     told = _answers_for(plan)
     if plan.fetches:
         where, name = plan.fetches
@@ -251,12 +257,13 @@ def _planned(seen: Seen, hardware: Hardware, model: Model, own: Description, of_
         raise
     release = described.release
     served = instances.workers(wanted, release, profile, placed, paths)
-    every = (*served, instances.router(wanted, release, served, paths))
+    router = (instances.router(wanted, release, served, paths),) if wanted.routes else ()
+    every = (*served, *router)
     return Plan(
         wanted, release, profile, paths, seen.system, hardware, every, catalogue.uv_lock(), seen.api_key,
         api_key_before=seen.api_key_before, tls=seen.tls,
         arguments=described.arguments, history=seen.history, pin=pin, asked=own.release if pin else None,
-        derived=model.derived, model_told=model.told,
+        derived=model.derived, model_told=model.told, others=seen.others,
     )  # fmt: skip
 
 

@@ -55,9 +55,9 @@ def bring_up(plan: Plan) -> None:
     )
     barrier("workers")
     services.running(
-        name="Running: router",
+        name="Running: router" if plan.router else "Running: no router here",
         plan=plan,
-        instances=(plan.router,),
+        instances=(plan.router,) if plan.router else (),
         needs=plan.workers,
         reasons=reasons,
         waiting=open_gates,

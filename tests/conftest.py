@@ -47,6 +47,17 @@ class Checkout:
         assert count == 1, text
         path.write_text(text)
 
+    def roles(self, **roles: list[str]) -> None:
+        """Fill the inventory's lists of who plays what, and `hosts` from them, as a user does."""
+        path = self.folder / "inventory.py"
+        text = path.read_text()
+        for name, members in roles.items():
+            text, count = re.subn(
+                rf"^{name} = \[\]", lambda _, these=members, of=name: f"{of} = {these!r}", text, flags=re.M
+            )
+            assert count == 1, text
+        path.write_text(text)
+
     def command(self, *arguments: str, inventory: str = "inventory.py", operations: str = "deploy.py") -> list[str]:
         return [str(Path(sys.executable).with_name("pyinfra")), *arguments, inventory, operations]
 

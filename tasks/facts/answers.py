@@ -17,9 +17,9 @@ class Answers(FactBase[dict[str, Any]]):
     def default() -> dict[str, Any]:
         return {}
 
-    def command(self, tool: str, config: str, answered: str, depends: list[str]) -> str:
-        command = [tool, "--config", config, "--json", "--answered", answered]
-        for path in depends:
+    def command(self, tool: str, config: str, answered: str | None, depends: list[str]) -> str:
+        command = [tool, "--config", config, "--json", *(["--answered", answered] if answered else [])]
+        for path in depends if answered else []:
             command += ["--depends", path]
         return f"{shlex.join(command)}; true"
 

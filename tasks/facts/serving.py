@@ -26,12 +26,15 @@ active = [unit for unit in units if not subprocess.run(["systemctl", "is-active"
 asked = read((config.get("verify") or [""])[-1])
 names = [unit.removeprefix("sglang-pd-").removesuffix(".service") for unit in active]
 releases = [read(f"{sys.argv[2]}/{name}/fingerprint.json").get("release") for name in names]
-print(json.dumps({"servers": names, "model": asked.get("model"), "url": asked.get("url"), "releases": releases}))
+routes = bool(config.get("router"))
+told = {"servers": names, "routes": routes, "model": asked.get("model"), "url": asked.get("url")}
+print(json.dumps({**told, "releases": releases}))
 """
 
 
 class Serving(FactBase[dict[str, Any]]):
-    """{"servers": names of those that are active, "model", "url", "releases": of each}; {} where nothing tells."""
+    """{"servers": names of those that are active, "routes": whether the router is here, "model", "url", "releases": of
+    each}; {} where nothing tells."""
 
     @staticmethod
     def default() -> dict[str, Any]:

@@ -117,7 +117,7 @@ def running(
     restart = [instance for instance in instances if instance.name in reasons]
     follow = tuple(instance for instance in instances if instance.name in reasons or instance.name in waiting)
     if not follow:
-        host.noop(f"{', '.join(instance.name for instance in instances)}: running as wanted")
+        host.noop(f"{', '.join(instance.name for instance in instances) or 'nothing'}: running as wanted")
         return
     for instance in restart:
         say(host, f"{instance.name}: {reasons[instance.name]}")

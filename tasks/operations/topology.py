@@ -53,9 +53,8 @@ def measure(state: State, host: Host, plan: Plan, serving: Sequence[str]) -> boo
         say(host, f"drained for the proof: {', '.join(serving)}")
         if not run_and_log(state, host, arming(plan, serving)):
             return False  # nothing would bring them back, should this run break off
-        run_and_log(
-            state, host, f"systemctl stop {shlex.quote(plan.router.unit)}; systemctl stop {shlex.join(serving)}"
-        )
+        first = f"systemctl stop {shlex.quote(plan.router.unit)}; " if plan.router else ""
+        run_and_log(state, host, f"{first}systemctl stop {shlex.join(serving)}")
     boot = ask(host, f"cat {BOOT_ID}").strip()
     run_and_log(state, host, _probe(plan, boot))
     measured = left_by(host, plan.settings.service_user, plan.paths.measured)

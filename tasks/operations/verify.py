@@ -15,7 +15,7 @@ from tasks.plan.plan import Plan
 
 @operation()
 def answers(
-    plan: Plan, tool: str, config: str, answered: str, depends: list[str]
+    plan: Plan, tool: str, config: str, answered: str | None, depends: list[str]
 ) -> Generator[FunctionCommand, None, None]:
     """Right answers, streaming and not. Asking changes nothing, so a service that answers shows "No changes". Where an
     answer is wrong, what passed last comes back.

@@ -15,10 +15,11 @@ from tasks.plan.model.memory import Fit
 from tasks.plan.model.profile import ModelProfile
 from tasks.plan.release.history import NOTHING, History, Pin
 from tasks.plan.release.manifest import Release
-from tasks.plan.service.instances import Instance, kv_pairs
+from tasks.plan.service.instances import Instance, Remote, Served, kv_pairs
 from tasks.plan.service.paths import DEVICES, TARGET, Paths
 from tasks.plan.service.restarts import REPAIRED, Fingerprint, seen
 from tasks.plan.service.strays import Stray
+from tasks.plan.settings.place import PARTS, ROUTER
 from tasks.plan.settings.settings import Settings
 
 # SGLang logs each batch. A health check is one token that no cache holds; a prompt of a client has more.
@@ -35,7 +36,7 @@ class Plan:
     paths: Paths
     system: System
     hardware: Hardware
-    instances: tuple[Instance, ...]  # the workers of the layout, then the router
+    instances: tuple[Instance, ...]  # the workers that this host has of the layout, then the router, where it has one
     uv_requirement: str  # text of a lock
     api_key: str | None = None  # from the environment of whoever runs the deploy
     api_key_before: str | None = None  # that clients may still send
@@ -49,6 +50,7 @@ class Plan:
     strays: tuple[Stray, ...] = ()  # that this run ends
     built: Mapping[str, Any] | None = None  # the release as the fact ReleaseState found it, None where it is not there
     derived: tuple[str, ...] = ()  # fields of the profile that were read from the model's folder
+    others: tuple[Remote, ...] = ()  # servers of the service's other hosts
     model_told: str = ""  # what was read there, in one line; "" where there was nothing to read
 
     @property
@@ -56,8 +58,23 @@ class Plan:
         return tuple(instance for instance in self.instances if instance.is_worker)
 
     @property
-    def router(self) -> Instance:
-        return next(instance for instance in self.instances if not instance.is_worker)
+    def router(self) -> Instance | None:
+        """None where another host of the service has it."""
+        return next((instance for instance in self.instances if not instance.is_worker), None)
+
+    @property
+    def served(self) -> tuple[Served, ...]:
+        """Every worker of the service, wherever it runs, prefill first."""
+        every: tuple[Served, ...] = (*self.workers, *self.others)
+        return tuple(sorted(every, key=lambda one: PARTS.index(one.role))) if self.others else every
+
+    @property
+    def enough(self) -> dict[str, tuple[int, tuple[Served, ...]]]:
+        """By role: how many of its servers the router waits for, and which there are; {} where it waits for all."""
+        if self.settings.place.alone:
+            return {}
+        found = {role: tuple(one for one in self.served if one.role == role) for role in PARTS if role != ROUTER}
+        return {role: (self.settings.minimum(role, len(servers)), servers) for role, servers in found.items()}
 
     @property
     def release_directory(self) -> str:
@@ -158,7 +175,9 @@ class Plan:
         """Interpreters that the host holds already, each with the modules that it must find and folders of its path."""
         if self.release.existing is None:
             return []
-        parts = ((self.release.existing.servers, "sglang,torch"), (self.release.existing.router, self.router.package))
+        parts = [(self.release.existing.servers, "sglang,torch")]
+        if self.router:
+            parts.append((self.release.existing.router, self.router.package))
         return [[part.python, modules, *self.release.existing.paths] for part, modules in parts]
 
     @property

@@ -29,12 +29,17 @@ def groups(hosts: Sequence[Host], group_data: bool = True, **more: Sequence[Host
     group_data that no group reads or that Python cannot run.
     """
     _check_folder()
-    names = [host if isinstance(host, str) else host[0] for host in hosts]
+    once = {host if isinstance(host, str) else host[0]: host for host in hosts}  # one may play several roles
+    names = [*once]
     if not names:
         raise PyinfraError("the inventory has no hosts: add one to the list `hosts` in inventory.py")
     # Hosts last: what the last group says wins.
-    found: dict[str, list[Host]] = {group: list(members) for group, members in more.items()}
-    found |= {name: [host] for name, host in zip(names, hosts, strict=True)}
+    found: dict[str, list[Host]] = {group: list(members) for group, members in more.items() if members}
+    for group, members in found.items():
+        _check_members(group, members, names)
+    if len(names) < len(hosts):
+        found["hosts"] = list(once.values())
+    found |= {name: [host] for name, host in once.items()}
     parameters = _command_line()
     inventory = Path(parameters.get("inventory") or "inventory.py")
     if [*(parameters.get("operations") or ())] == ["deploy.py"]:
@@ -45,6 +50,13 @@ def groups(hosts: Sequence[Host], group_data: bool = True, **more: Sequence[Host
         _check_group_data(folder / "group_data", known)
     _without_a_terminal(parameters)
     return found
+
+
+def _check_members(group: str, members: Sequence[Host], names: Sequence[str]) -> None:
+    for host in members:
+        name = host if isinstance(host, str) else host[0]
+        if name not in names:
+            raise PyinfraError(f"{name} is in the group {group}, but not in the list `hosts`: add it there")
 
 
 def _check_folder() -> None:

@@ -59,6 +59,7 @@ def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
         "user": user,
         "group": group,
         "workers": plan.workers,
+        "enough": plan.enough,
         "target": plan.target,
         "script": paths.script(instance.name),
         "environment": paths.environment(instance.name),
@@ -85,8 +86,8 @@ def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
 
 
 def api_key(plan: Plan) -> WantedFile | None:
-    """The file that holds the key clients must send, where one is asked for."""
-    if plan.api_key is None:
+    """The file that holds the key clients must send, where a router asks for one."""
+    if plan.api_key is None or plan.router is None:
         return None
     salt = secrets.token_hex(16)
     return WantedFile(
@@ -96,7 +97,7 @@ def api_key(plan: Plan) -> WantedFile | None:
 
 def tls(plan: Plan) -> WantedFile | None:
     """The router's certificate and key, where they come from this machine."""
-    if plan.tls is None:
+    if plan.tls is None or plan.router is None:
         return None
     return WantedFile(plan.paths.tls, plan.tls, "640", "root", plan.group, salt=secrets.token_hex(16))
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from tasks.plan.fleet import members, service
+from tasks.plan.fleet.members import Inventoried
 from tasks.plan.host import answers as reading
 from tasks.plan.host.answers import Answer, Hardware, System
 from tasks.plan.model import derive
@@ -22,6 +24,7 @@ from tasks.plan.service import instances, placement, rules
 from tasks.plan.service.instances import Instance
 from tasks.plan.service.paths import Paths
 from tasks.plan.settings import settings as settings_module
+from tasks.plan.settings.place import ALONE, Place
 from tasks.plan.settings.settings import Settings
 from tasks.support import catalogue
 from tests.node import hardware as recorded_hardware
@@ -40,9 +43,9 @@ def defaults() -> dict[str, object]:
     return variables(DEFAULTS)
 
 
-def settings(**changes: object) -> Settings:
+def settings(place: Place = ALONE, **changes: object) -> Settings:
     """group_data/all.py with changes."""
-    return settings_module.load({**defaults(), **changes})
+    return settings_module.load({**defaults(), **changes}, place)
 
 
 # ---- releases and models
@@ -272,7 +275,7 @@ def servers(
     rules.check(wanted, built.manifest, frozenset(), model)
     paths = Paths.of(wanted, model)
     served = instances.workers(wanted, built, model, placement.place(wanted.roles, found), paths)
-    return (*served, instances.router(wanted, built, served, paths))
+    return (*served, *([instances.router(wanted, built, served, paths)] if wanted.routes else []))
 
 
 def plan(
@@ -297,9 +300,11 @@ def plan(
     )
 
 
-def catalogue_plan(data: Mapping[str, object], found: Hardware, api_key: str | None = None) -> Plan:
+def catalogue_plan(
+    data: Mapping[str, object], found: Hardware, api_key: str | None = None, place: Place = ALONE
+) -> Plan:
     """A plan with a release and a model of files/, as the deploy makes it from group_data/all.py and `data`."""
-    wanted = settings(**data)
+    wanted = settings(place, **data)
     named = catalogue.manifest(wanted.release)
     patches = catalogue.chosen_patches(named, wanted.patches, wanted.patch_dir, more=wanted.more_patches)
     python = "3.11" if wanted.python == "auto" else wanted.python
@@ -307,6 +312,40 @@ def catalogue_plan(data: Mapping[str, object], found: Hardware, api_key: str | N
     profile, _ = derive.settled(catalogue.stated(wanted.model), None, wanted.served_name)
     made = plan(wanted, found, described.release, profile, api_key)
     return replace(made, arguments=described.arguments)
+
+
+# ---- several hosts
+
+REACHED = {"gpu-1": ("10.1.0.1", "eth1"), "gpu-2": ("10.1.0.2", "eth1"), "gpu-3": ("10.1.0.3", "eth1")}
+TWO_HOSTS: Mapping[str, tuple[str, ...]] = {"gpu-1": ("prefill", "router"), "gpu-2": ("decode",)}
+
+
+def inventoried(
+    groups: Mapping[str, tuple[str, ...]] = TWO_HOSTS, **changes: Mapping[str, object]
+) -> list[Inventoried]:
+    """Hosts with their groups. changes: settings by host, gpu_1 for gpu-1."""
+    return [
+        Inventoried(
+            name,
+            ("all", *played, name),
+            {**defaults(), "service_address": REACHED[name][0], **changes.get(name.replace("-", "_"), {})},
+        )
+        for name, played in groups.items()
+    ]
+
+
+def fleet_plans(groups: Mapping[str, tuple[str, ...]] = TWO_HOSTS, **changes: Mapping[str, object]) -> dict[str, Plan]:
+    """The plan of each host, all of two sockets."""
+    hosts = inventoried(groups, **changes)
+    found = members.together(members.known(members.members(hosts)), "main")
+    joined = service.joined(found, {host.name: host.data for host in hosts}, REACHED)
+    made = {}
+    for host in hosts:
+        wanted = joined[host.name]
+        of_host = {name: value for name, value in host.data.items() if value != defaults()[name]}
+        planned = catalogue_plan(of_host, hardware(TWO_SOCKETS), place=wanted.settings.place)
+        made[host.name] = replace(planned, others=wanted.others)
+    return made
 
 
 def options(instance: Instance) -> dict[str, str]:

@@ -164,3 +164,39 @@ def test_a_host_wins_over_its_groups(checkout: Checkout) -> None:
     (checkout.folder / "group_data" / "fleet.py").write_text("context_length = 4096\n")
     (checkout.folder / "group_data" / "gpu-2.py").write_text("context_length = 8192\n")
     assert [data["context_length"] for data in checkout.data().values()] == [4096, 8192, 131072]
+
+
+# ---- several hosts that serve together
+
+
+def test_a_host_of_a_role_that_the_inventory_does_not_hold(checkout: Checkout) -> None:
+    checkout.hosts("@fake/gpu-1")
+    checkout.roles(prefill=["@fake/gpu-1"], decode=["@fake/gpu-2"])
+    assert "@fake/gpu-2 is in the group decode, but not in the list `hosts`: add it there" in refused(checkout, "-y")
+
+
+def test_a_host_may_stand_in_several_lists(checkout: Checkout) -> None:
+    one, other = "@fake/gpu-1", "@fake/gpu-2"
+    checkout.hosts(one, other, one)
+    checkout.roles(prefill=[one], decode=[other], router=[one])
+    assert set(checkout.data()) == {one, other}
+
+
+@pytest.mark.parametrize(
+    ("roles", "said"),
+    [
+        ({"prefill": [1], "decode": [2]}, "service 'main' (@fake/gpu-1, @fake/gpu-2) has no router"),
+        ({"prefill": [1], "decode": [2], "router": [1]}, "set service_address in group_data/@fake/gpu-1.py"),
+    ],
+)
+def test_a_service_that_cannot_be_is_one_line_for_each_fault(
+    checkout: Checkout, roles: dict[str, list[int]], said: str
+) -> None:
+    checkout.hosts("@fake/gpu-1", "@fake/gpu-2")
+    checkout.roles(**{role: [f"@fake/gpu-{number}" for number in numbers] for role, numbers in roles.items()})
+    status, output = checkout.pyinfra("-y")
+    assert status != 0
+    assert "Traceback" not in output
+    lines = [line.partition("refused: ")[2] for line in output.splitlines() if "refused:" in line]
+    assert any(said in line for line in lines), output
+    assert len(lines) == len(set(lines)), output

@@ -151,7 +151,9 @@ def loads(plan: Plan) -> list[tuple[int, int]]:
 
 def config_file(plan: Plan) -> WantedFile:
     """What pd-bench is told. Raises PlanError for a load that the service cannot take."""
-    settings, paths = plan.settings, plan.paths
+    settings, paths, router = plan.settings, plan.paths, plan.router
+    if router is None or not plan.workers:
+        raise PlanError("the benchmark runs where a router and a server are: name such a host of this service")
     too_long = [load for load in loads(plan) if sum(load) > plan.context_length]
     if too_long:
         raise PlanError(
@@ -165,8 +167,8 @@ def config_file(plan: Plan) -> WantedFile:
         "python": plan.python,
         "module": CLIENT,
         "environment": {variable.name: variable.value for variable in plan.workers[0].environment},
-        "url": plan.router.url,
-        "workers": [worker.url for worker in plan.workers],
+        "url": router.url,
+        "workers": [worker.url for worker in plan.served],
         "api_key_file": paths.secret if plan.api_key else None,
         "model": plan.profile.served_name,
         "tokenizer": paths.model,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tasks.plan.files import WantedFile, to_json
 from tasks.plan.plan import Plan
+from tasks.plan.service.instances import Instance
 
 # What the servers import. Importing it once as root also writes the bytecode that the service user may not write.
 IMPORTS = [
@@ -44,7 +45,7 @@ def release_checks(plan: Plan) -> tuple[Told, ...]:
     """Commands that a finished release must pass before it becomes current; one that has served passed them."""
     if plan.release.id in plan.history.served:
         return ()
-    checks = [_probe(plan), Told(_router_probe(plan))]
+    checks = [_probe(plan), *([Told(_router_probe(plan, plan.router))] if plan.router else [])]
     # of an environment that is there already, variables were judged in the preflight: nothing was built since
     if plan.release.existing is None and plan.judged_variables:
         checks.append(Told(["variables", f"{plan.release_directory}/env", *plan.judged_variables]))
@@ -74,9 +75,9 @@ def _probe(plan: Plan) -> Told:
     return Told(["probe", f"{plan.release_directory}/env", *of_existing, "--expect", "-"], json.dumps(expected))
 
 
-def _router_probe(plan: Plan) -> list[str]:
+def _router_probe(plan: Plan, router: Instance) -> list[str]:
     """pd-env's words for the router's environment."""
-    router, existing, of_existing = plan.router, plan.release.existing, []
+    existing, of_existing = plan.release.existing, []
     if existing:
         of_existing = ["--python", f"{plan.release_directory}/{router.interpreter}"]
         of_existing += [word for path in existing.paths for word in ("--path", path)]

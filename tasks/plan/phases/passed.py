@@ -14,7 +14,7 @@ from tasks.plan.service.paths import LOCK, PASSED, PROBE_UNIT, RESUME, UNITS
 def passed_config(plan: Plan, more: Sequence[str]) -> WantedFile:
     """What pd-passed keeps: all that systemd starts the service from. more: paths of tools, and of units of neither
     servers nor router."""
-    paths = plan.paths
+    paths, verify = plan.paths, verify_config(plan)
     config = {
         "kept": PASSED,
         "files": [
@@ -24,9 +24,9 @@ def passed_config(plan: Plan, more: Sequence[str]) -> WantedFile:
         "links": [paths.current, paths.previous],
         "quiet": [paths.verify, paths.passed, paths.pin, paths.previous, *more],
         "workers": [worker.unit for worker in plan.workers],
-        "router": plan.router.unit,
+        "router": plan.router.unit if plan.router else "",
         "target": plan.target,
-        "verify": [f"{paths.bin}/pd-verify", "--config", verify_config(plan).path],
+        "verify": [f"{paths.bin}/pd-verify", "--config", verify.path] if verify else [],
     }  # fmt: skip
     return WantedFile(paths.passed, to_json(config), gist="names what is kept")
 

@@ -26,8 +26,10 @@ def chat_template_kwargs(plan: Plan) -> dict[str, Any]:
     return plan.profile.chat_template_kwargs if chosen is None else chosen
 
 
-def verify_config(plan: Plan) -> WantedFile:
-    """What pd-verify asks, and of whom."""
+def verify_config(plan: Plan) -> WantedFile | None:
+    """What pd-verify asks, and of whom; None on a host without a router."""
+    if plan.router is None:
+        return None
     config = {
         "url": plan.router.url,
         "certificate_file": plan.paths.executed_tls if plan.router.scheme == "https" else None,
@@ -38,8 +40,8 @@ def verify_config(plan: Plan) -> WantedFile:
         "golden": [question.model_dump() for question in questions(plan)],
         "chat_template_kwargs": chat_template_kwargs(plan),
         "metrics": {
-            role: [f"{worker.url}/metrics" for worker in plan.workers if worker.role == role]
-            for role in plan.settings.roles
+            role: [f"{worker.url}/metrics" for worker in plan.served if worker.role == role]
+            for role in dict.fromkeys(worker.role for worker in plan.served)
         },
         "transfer_metrics": TRANSFER_METRICS if plan.settings.layout == "pd" else {},
     }

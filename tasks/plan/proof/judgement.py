@@ -14,6 +14,7 @@ from tasks.plan.plan import Plan
 from tasks.plan.proof import probe
 from tasks.plan.proof.result import Result
 from tasks.plan.release.versions import at_least
+from tasks.plan.service.instances import kv_pairs
 
 STATE = "proof/state"  # id of the finding that says whether a proof is fresh
 FRESH, NONE = "fresh", "none"  # states of a proof; anything else says why it is stale
@@ -84,7 +85,7 @@ def judge(data: Mapping[str, Any], plan: Plan) -> tuple[Finding, ...]:
     return (
         *_peer(parts.get("peer"), plan, on_gpu),
         *_all_reduce(parts.get("all_reduce")),
-        *(_kv_path(parts.get("kv_path"), plan, on_gpu) if plan.settings.layout == "pd" else _NO_KV_PATH),
+        *(_kv_path(parts.get("kv_path"), plan, on_gpu) if kv_pairs(plan.workers) else _no_kv_path(plan)),
     )
 
 
@@ -231,7 +232,11 @@ def _all_reduce_advice(group: Mapping[str, Any]) -> str:
     return "it fails without P2P too: the set-up is broken, not the fabric; the evidence holds the last words"
 
 
-_NO_KV_PATH = (Finding("proof/kv/run", Level.HEALTHY, "whole servers: no KV cache moves between them"),)
+def _no_kv_path(plan: Plan) -> tuple[Finding, ...]:
+    if plan.settings.place.alone:
+        return (Finding("proof/kv/run", Level.HEALTHY, "whole servers: no KV cache moves between them"),)
+    told = "prefill and decode are on different hosts: the KV path between them is not measured"
+    return (Finding("proof/kv/run", Level.HEALTHY, told),)
 
 
 def _kv_path(part: Mapping[str, Any] | None, plan: Plan, on_gpu: bool) -> tuple[Finding, ...]:

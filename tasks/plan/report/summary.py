@@ -57,12 +57,14 @@ class Service:
     release: str
     servers: tuple[str, ...]  # those that run
     is_proven: bool = False  # whether this run has asked it
+    is_routed: bool = True  # False: its router is on another host
 
     @classmethod
     def of(cls, plan: Plan) -> Service:
         """What a plan leaves behind once every question is answered right."""
         names = tuple(instance.name for instance in plan.instances)
-        return cls(plan.profile.served_name, plan.router.url, plan.release.id, names, is_proven=True)
+        address, routed = (plan.router.url, True) if plan.router else ("", False)
+        return cls(plan.profile.served_name, address, plan.release.id, names, is_proven=True, is_routed=routed)
 
     @classmethod
     def read(cls, found: Mapping[str, Any]) -> Service | None:
@@ -71,7 +73,8 @@ class Service:
         releases = sorted({str(one) for one in found.get("releases") or () if one})
         if not servers:
             return None
-        return cls(str(found.get("model")), str(found.get("url")), " and ".join(releases) or "unknown", servers)
+        release, routed = " and ".join(releases) or "unknown", found.get("routes") is not False
+        return cls(str(found.get("model")), str(found.get("url")), release, servers, is_routed=routed)
 
     @property
     def layout(self) -> str:
@@ -82,6 +85,8 @@ class Service:
 
     @property
     def told(self) -> str:
+        if not self.is_routed:
+            return f"{self.layout} for the router on another host, release {self.release}"
         if "router" not in self.servers:
             running = f", only {self.layout} runs" if self.servers else ""
             return f"nothing: its router does not run{running}"

@@ -10,7 +10,8 @@ from tasks.plan.release.manifest import Release
 from tasks.plan.service import limits, network, retraction
 from tasks.plan.service.paths import Paths
 from tasks.plan.service.placement import Placement
-from tasks.plan.settings.roles import LOOPBACK, PAIR, PORT_STEP, Decode, Role
+from tasks.plan.settings.place import ROUTER
+from tasks.plan.settings.roles import LOOPBACK, PAIR, PORT_STEP, Decode, Role, at
 from tasks.plan.settings.settings import Settings
 
 # What `python -m` runs; the second is what `smg launch` runs. smg 1.13.0 took every option that the plan passes.
@@ -65,11 +66,11 @@ class Instance:
 
     @property
     def url(self) -> str:
-        return f"{self.scheme}://{_at(self.address, self.port)}"
+        return f"{self.scheme}://{at(self.address, self.port)}"
 
     @property
     def bootstrap_url(self) -> str | None:
-        return f"http://{_at(self.address, self.bootstrap_port)}" if self.bootstrap_port else None
+        return f"http://{at(self.address, self.bootstrap_port)}" if self.bootstrap_port else None
 
     @property
     def gpus(self) -> tuple[int, ...]:
@@ -91,6 +92,24 @@ class Instance:
             return ()
         nodes = self.placement.nodes
         return ("numactl", f"--cpunodebind={nodes}", f"--membind={nodes}")
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A server of another host, as the router reaches it."""
+
+    name: str  # "decode@gpu-2"
+    role: str
+    address: str
+    port: int
+    bootstrap_port: int | None
+
+    @property
+    def url(self) -> str:
+        return f"http://{at(self.address, self.port)}"
+
+
+Served = Instance | Remote
 
 
 def workers(
@@ -119,11 +138,11 @@ def goes_with(instances: Iterable[Instance]) -> dict[str, Instance]:
     return {source.name: target for source, target in pairs} if lone else {}
 
 
-def router(settings: Settings, release: Release, served: tuple[Instance, ...], paths: Paths) -> Instance:
+def router(settings: Settings, release: Release, served: tuple[Served, ...], paths: Paths) -> Instance:
     """The router in front of every worker."""
     tls = paths.executed_tls
     arguments = [
-        *_to_workers(served),
+        *(_to_workers(served) if settings.place.alone else _to_file(paths)),
         ("--policy", settings.router_policy),
         ("--host", settings.router_host),
         ("--port", str(settings.router_port)),
@@ -139,8 +158,8 @@ def router(settings: Settings, release: Release, served: tuple[Instance, ...], p
         *_lines(settings.router_arguments),
     ]
     return Instance(
-        name="router",
-        role="router",
+        name=ROUTER,
+        role=ROUTER,
         title=f"SGLang router (port {settings.router_port})",
         address=LOOPBACK if settings.router_host in ("0.0.0.0", "::") else settings.router_host,
         port=settings.router_port,
@@ -158,9 +177,19 @@ def router(settings: Settings, release: Release, served: tuple[Instance, ...], p
     )
 
 
-def _to_workers(served: tuple[Instance, ...]) -> list[tuple[str, ...]]:
-    """The router's list of workers."""
-    if not kv_pairs(served):
+def _to_file(paths: Paths) -> list[tuple[str, ...]]:
+    """The router's list of workers, in a file that it looks at again and again."""
+    return [
+        ("--pd-disaggregation",),
+        ("--discovery-provider", "file"),
+        ("--discovery-file", paths.workers),
+        ("--discovery-check-interval-secs", "2"),
+    ]
+
+
+def _to_workers(served: tuple[Served, ...]) -> list[tuple[str, ...]]:
+    """The router's list of workers, fixed as long as it runs."""
+    if not {worker.role for worker in served} >= set(PAIR):
         return [("--worker-urls", *(worker.url for worker in served))]
     return [
         ("--pd-disaggregation",),
@@ -226,7 +255,7 @@ def _worker(
             if role.bootstrap_port is not None
             else []
         ),
-        ("--dist-init-addr", _at(role.address, role.dist_init_port + step)),
+        ("--dist-init-addr", at(role.address, role.dist_init_port + step)),
         ("--enable-metrics",),
         QUIET,
         *_lines([*release.manifest.arguments, *profile.arguments]),
@@ -279,7 +308,7 @@ def _environment(
         for variable in (
             Variable("CUDA_DEVICE_ORDER", "PCI_BUS_ID", "GPU indices mean the same card as in nvidia-smi"),
             Variable("SGLANG_HOST_IP", role.address, "ranks would register whatever address is found first"),
-            *(Variable(pin.name, pin.value, pin.reason) for pin in network.pins(role.address)),
+            *(Variable(pin.name, pin.value, pin.reason) for pin in network.pins(settings.place.interface)),
             Variable("HF_HUB_OFFLINE", "1", "the model is on disk: no look-ups while serving"),
             Variable("HF_HOME", f"{paths.cache}/huggingface", ""),
             Variable("XDG_CACHE_HOME", cache, "JIT caches survive a restart, but serve no other release or patch"),
@@ -311,11 +340,6 @@ def _environment(
         gpus = ",".join(map(str, placement.gpus))
         found["CUDA_VISIBLE_DEVICES"] = Variable("CUDA_VISIBLE_DEVICES", gpus, "GPUs that do not lie side by side")
     return tuple(found[name] for name in sorted(found))
-
-
-def _at(address: str, port: int) -> str:
-    """127.0.0.1:30000; [::1]:30000."""
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def _lines(words: list[str]) -> list[tuple[str, ...]]:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tasks.plan.service.options import Option
+from tasks.plan.settings.place import LOOPBACK_INTERFACE
 from tasks.plan.settings.roles import is_loopback
 from tasks.plan.settings.settings import Settings
 
-LOOPBACK_INTERFACE = "lo"
 DENY, ALLOW = "IPAddressDeny", "IPAddressAllow"
 _NOBODY = Option(DENY, ("any",), "from other hosts nothing comes in, to them nothing goes out")
 
@@ -27,19 +27,21 @@ class Pin:
     reason: str
 
 
-def pins(address: str) -> tuple[Pin, ...]:
-    """What keeps the sockets of a server at `address` on its interface.
+def pins(interface: str) -> tuple[Pin, ...]:
+    """What keeps the sockets of a server on its interface.
 
     Found by their owner (SGLang 0.5.20, torch 2.13, NIXL 1.5.1): gloo listens on the address of the host's name, once
     for each process group; each UCX worker of NIXL listens on every interface that is up; NCCL does so for its
     bootstrap. UCX_NET_DEVICES names devices of the network alone: cuda_ipc and shared memory are none.
     """
-    if not is_loopback(address):
-        return ()
-    name = LOOPBACK_INTERFACE
+    name = interface
     return (
         Pin("GLOO_SOCKET_IFNAME", name, "gloo would listen on the address of the host's name"),
-        Pin("NCCL_SOCKET_IFNAME", name, "NCCL would take the first other interface that is up"),
+        Pin(
+            "NCCL_SOCKET_IFNAME",
+            name if name == LOOPBACK_INTERFACE else f"={name}",
+            "NCCL would take the first other interface that is up",
+        ),
         Pin("UCX_NET_DEVICES", name, "UCX would listen on every interface; cuda_ipc and shared memory are no devices"),
     )
 
@@ -65,8 +67,16 @@ def of_tool(settings: Settings) -> tuple[Option, ...]:
 def _allowed(settings: Settings, own: tuple[str, ...], networks: Sequence[str] = ()) -> Option:
     """Loopback, the host's own addresses beyond it, and networks."""
     beyond = [address for address in own if not is_loopback(address) and _is_one(address)]
-    names = dict.fromkeys(("localhost", *beyond, *networks, *settings.peer_networks))
-    return Option(ALLOW, tuple(names), "this host's loopback" + (", and what settings name" if len(names) > 1 else ""))
+    names = dict.fromkeys(("localhost", *beyond, *networks, *_of_service(settings), *settings.peer_networks))
+    more = ", the hosts that it serves with" * (not settings.place.alone) or ", and what settings name" * (
+        len(names) > 1
+    )
+    return Option(ALLOW, tuple(names), f"this host's loopback{more}")
+
+
+def _of_service(settings: Settings) -> tuple[str, ...]:
+    """This host and the others of its service, as they see each other."""
+    return () if settings.place.alone else (settings.place.address, *settings.place.peers)
 
 
 def _is_one(address: str) -> bool:

@@ -148,6 +148,11 @@ class Paths:
         return f"{self.state}/bench.json"
 
     @property
+    def workers(self) -> str:
+        """The servers of the service, for a router that finds them in a file."""
+        return f"{self.config}/workers.json"
+
+    @property
     def secret(self) -> str:
         """The API key alone; there only when router_api_key_env is set."""
         return f"{self.config}/api-key"

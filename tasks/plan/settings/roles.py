@@ -28,6 +28,11 @@ def is_loopback(address: str) -> bool:
         return False
 
 
+def at(address: str, port: int) -> str:
+    """127.0.0.1:30000; [::1]:30000."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
 class Role(BaseModel):
     """A kind of server: group_data/all.py holds units and meanings."""
 

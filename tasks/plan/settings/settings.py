@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from tasks.plan.errors import PlanError, nearest, without_passwords
 from tasks.plan.settings import managed
+from tasks.plan.settings.place import ALONE, PARTS, ROUTER, Place
 from tasks.plan.settings.questions import MATCH, Golden
 from tasks.plan.settings.roles import KINDS, ROLES, Count, Decode, Port, Prefill, Role, Server, is_loopback
 
@@ -22,6 +23,7 @@ PATH = r"^/[A-Za-z0-9_.+@:,=/-]*[A-Za-z0-9_.+@:,=-]$"
 INTERPRETER = r"^/([A-Za-z0-9_.+@=-]+/)+bin/python[0-9.]*$|^/bin/python[0-9.]*$"
 ONE_LINE = r"^[ -~]*$"
 USER = r"^[a-z_][a-z0-9_-]{0,30}$"
+SERVICE = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 SERVED_NAME = r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$"
 URL = r"^https?://\S+$"
 COMMIT = r"^[0-9a-f]{40}$"
@@ -34,6 +36,7 @@ WORDS = {
     PATH: "write the whole path, from / on, with letters, digits and any of / _ . + @ : , = - and no / at its end",
     INTERPRETER: "write the path of its python, such as '/opt/conda/envs/sglang/bin/python3'",
     ONE_LINE: "write one line of plain ASCII",
+    SERVICE: "write a name of letters, digits, dots, _ and -",
     USER: "write a name of a Linux user: lower case letters, digits, _ and -, 31 at most, no digit first",
     SERVED_NAME: "write letters, digits and any of . _ / : - behind the first one",
     URL: "write a URL, such as 'https://hub.example.com'",
@@ -148,6 +151,15 @@ class Settings(BaseModel):
 
     layout: Literal["pd", "single", "data_parallel"]
 
+    asked_roles: Annotated[list[Literal["prefill", "decode", "router"]], Field(min_length=1)] | None = Field(
+        alias="roles"
+    )
+    service: Annotated[str, Field(pattern=SERVICE)]
+    service_address: Annotated[str, Field(min_length=1)] | None
+    minimum_prefill: Count | None
+    minimum_decode: Count | None
+    place: Place = Field(default=ALONE, exclude=True)  # derived from the whole inventory: no setting
+
     prefill: Prefill
     decode: Decode
     server: Server
@@ -243,34 +255,56 @@ class Settings(BaseModel):
 
     @property
     def roles(self) -> dict[str, Role]:
-        """Those of the layout by name, in the order of the plan."""
+        """Those of the layout that this host plays, by name, in the order of the plan."""
         of_layout: dict[str, tuple[Role, ...]] = {
             "pd": (self.prefill, self.decode),
             "single": (self.server.model_copy(update={"instances": 1}),),
             "data_parallel": (self.server,),
         }
-        return {role.name: role for role in of_layout[self.layout]}
+        return {role.name: role for role in of_layout[self.layout] if self.place.plays(role.name)}
+
+    @property
+    def routes(self) -> bool:
+        """Whether this host has a router."""
+        return self.place.plays(ROUTER)
+
+    def minimum(self, role: str, servers: int) -> int:
+        """How many servers of a role the router waits for, of so many."""
+        asked = {"prefill": self.minimum_prefill, "decode": self.minimum_decode}.get(role)
+        return servers if self.place.alone else min(asked or 1, servers)
 
     @property
     def router_ports(self) -> dict[str, int]:
-        """Setting -> TCP port."""
-        return {"router_port": self.router_port, "router_metrics_port": self.router_metrics_port}
+        """Setting -> TCP port; none where the router is another host's."""
+        return (
+            {}
+            if not self.routes
+            else {"router_port": self.router_port, "router_metrics_port": self.router_metrics_port}
+        )
 
 
-SINGLE = [name for name in Settings.model_fields if name not in ROLES]
+SINGLE = [str(f.alias or name) for name, f in Settings.model_fields.items() if name not in (*ROLES, "place")]
+ROUTERS = ("sglang-router", "smg")  # of one host, of several: the second takes servers that come and go
 NAMES = [*SINGLE, *(name for kind in KINDS for name in kind.settings())]  # as group_data has them
 
 
-def load(data: Mapping[str, object]) -> Settings:
-    """Settings from a host's merged data. Raises PlanError with one line for each fault."""
+def load(data: Mapping[str, object], place: Place = ALONE) -> Settings:
+    """Settings from a host's merged data, for its place among others. Raises PlanError with one line for each fault."""
     given = {key: value for key, value in data.items() if not PYINFRA_KEY.match(key)}
     lines = [
         f"unknown setting {key} = {given[key]!r}: it is not in group_data/all.py.{nearest(key, NAMES)}"
         for key in sorted(given.keys() - set(NAMES))
     ]
-    roles = {kind.name: {name: given[name] for name in kind.settings() if name in given} for kind in KINDS}
+    roles = {
+        kind.name: {name: given[name] for name in kind.settings() if name in given}
+        | {f"{kind.name}_address": place.address}
+        for kind in KINDS
+    }
+    single = {name: given[name] for name in SINGLE if name in given}
+    if "router" in given and given["router"] is None:
+        single["router"] = ROUTERS[not place.alone]
     try:
-        settings = Settings.model_validate({**{name: given[name] for name in SINGLE if name in given}, **roles})
+        settings = Settings.model_validate({**single, **roles, "place": place})
     except ValidationError as error:
         lines += [_line(dict(fault), given) for fault in error.errors()]
         raise PlanError(*lines) from None
@@ -386,6 +420,7 @@ def _contradictions(settings: Settings) -> list[str]:
             'setting layout = "data_parallel" with server_instances = 1: one server is layout "single", '
             "else set server_instances to 2 or more"
         )
+    lines += _fleet_faults(settings)
     roles = tuple(settings.roles.values())
     for role in roles:
         wanted, gpus = role.instances * role.tensor_parallel, role.gpus
@@ -434,6 +469,30 @@ def _contradictions(settings: Settings) -> list[str]:
                 f"setting {name} = {host!r} listens beyond loopback: set router_api_key_env too, "
                 "the name of a variable in your environment that holds the key"
             )
+    return lines
+
+
+def _fleet_faults(settings: Settings) -> list[str]:
+    """What one host alone has no use for, and what several cannot do."""
+    if settings.place.alone:
+        return [
+            f"setting {name} = {value}: this host serves alone, and its router waits for every server; leave it out"
+            for name, value in (
+                ("minimum_prefill", settings.minimum_prefill), ("minimum_decode", settings.minimum_decode),
+            )
+            if value is not None
+        ]  # fmt: skip
+    lines = []
+    if settings.layout != "pd":
+        lines.append(
+            f'setting layout = {settings.layout!r}: several hosts serve together with layout = "pd" alone; set '
+            f"that, or take the host out of the groups {', '.join(PARTS)}"
+        )
+    if settings.router != ROUTERS[True]:
+        lines.append(
+            f'setting router = {settings.router!r}: it takes no servers that come and go; set router = "smg" for hosts '
+            "that serve together, or leave it out"
+        )
     return lines
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tasks.plan.report.summary import IN_FULL, MOST_SHOWN, Ending, HostRun, Service, command, lines
-from tests.plan.builders import TWO_SOCKETS, catalogue_plan, hardware
+from tests.plan.builders import TWO_SOCKETS, catalogue_plan, fleet_plans, hardware
 
 AGAIN = "pyinfra inventory.py deploy.py --limit gpu-2"
 SERVED = Service(
@@ -95,6 +95,14 @@ def test_a_line_stays_one_whatever_it_quotes() -> None:
 def test_a_server_without_its_router_serves_nothing() -> None:
     half = replace(FAILED, service=replace(SERVED, servers=("prefill",)))
     assert "  serves    nothing: its router does not run, only prefill runs" in told(half)
+
+
+def test_a_host_whose_router_is_elsewhere_serves_it() -> None:
+    plan = fleet_plans()["gpu-2"]
+    assert Service.of(plan).told == f"decode for the router on another host, release {plan.release.id}"
+    read = Service.read({"servers": ["decode"], "routes": False, "model": None, "url": None, "releases": ["a"]})
+    assert read is not None
+    assert read.told == "decode for the router on another host, release a"
 
 
 def test_what_a_plan_leaves_behind() -> None:

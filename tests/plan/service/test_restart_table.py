@@ -106,6 +106,8 @@ ELSEWHERE = {
     "driver_repository", "driver_keyring",  # only together, see test_steps.py
     # only together, see test_render.py
     "router_tls_certificate", "router_tls_key", "router_tls_on_host", "router_api_key_before_env",
+    # of hosts that serve together, see tests/plan/fleet
+    "roles", "service", "service_address", "minimum_prefill", "minimum_decode",
 }  # fmt: skip
 WORDS = {
     frozenset[str](): "nothing",

@@ -1,0 +1,52 @@
+"""What the hosts of one service must have in common: KV moves between them, and one router speaks for all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tasks.plan.errors import PlanError
+from tasks.plan.plan import Plan
+from tasks.plan.settings.settings import Settings
+
+# Settings that must be the same on each host. SGLang itself compares page size and KV type, at the first contact.
+COMMON = (
+    "layout", "release", "environment", "patches", "more_patches", "torch_wheel", "model", "model_revision",
+    "model_profiles", "served_name", "context_length", "transfer_backend", "kv_checksum", "speculative",
+)  # fmt: skip
+
+
+def settings(service: str, every: Mapping[str, Settings]) -> None:
+    """Raises PlanError with a line for each setting in which hosts of a service differ. every: by host."""
+    first, *others = every
+    lines = []
+    for name in COMMON:
+        wanted = getattr(every[first], name)
+        other = next((host for host in others if getattr(every[host], name) != wanted), None)
+        if other:
+            lines.append(
+                f"setting {name} differs within service {service!r}: {first} has {wanted!r}, {other} has "
+                f"{getattr(every[other], name)!r}; they serve together, give both the same"
+            )
+    if lines:
+        raise PlanError(*lines)
+
+
+def settled(one: str, plan: Plan, other: str, planned: Plan) -> None:
+    """As settings, for what hosts were asked for: the release that each is held on, models read from a folder."""
+    told = [
+        f"{one} and {other} serve together, but {what} differs: {mine} and {theirs}; {advice}"
+        for what, mine, theirs, advice in (
+            (
+                "the release",
+                plan.release.manifest.name,
+                planned.release.manifest.name,
+                "name one release, and --data unpin=True where a rollback holds a host",
+            ),
+            ("the page size", plan.profile.page_size, planned.profile.page_size, "give both the same model"),
+            ("the KV type", plan.profile.kv_cache_dtype, planned.profile.kv_cache_dtype, "give both the same model"),
+            ("the context", plan.context_length, planned.context_length, "give both the same model"),
+        )
+        if mine != theirs
+    ]
+    if told:
+        raise PlanError(*told)

@@ -1,0 +1,203 @@
+"""Which hosts serve together, and what each of them plays: from groups and settings alone, before a host is asked."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tasks.plan.errors import PlanError, nearest
+from tasks.plan.settings.place import PARTS, ROUTER
+from tasks.plan.settings.roles import PAIR, is_loopback
+
+
+@dataclass(frozen=True)
+class Inventoried:
+    """A host as the inventory has it."""
+
+    name: str
+    groups: tuple[str, ...]
+    data: Mapping[str, object]  # its settings, merged
+    taken: bool = True  # False: --limit leaves it out
+
+
+@dataclass(frozen=True)
+class Member:
+    """A host of a service."""
+
+    host: str
+    service: str
+    roles: tuple[str, ...]  # of PARTS, in their order
+    reached: str | None  # its service_address: an address, or an interface
+    taken: bool
+
+
+def members(hosts: Iterable[Inventoried]) -> dict[str, Member | PlanError]:
+    """By host, for those that play a part of a service. A host that is not in it serves alone."""
+    found: dict[str, Member | PlanError] = {}
+    for host in hosts:
+        try:
+            member = _member(host)
+        except PlanError as fault:
+            found[host.name] = fault
+        else:
+            if member:
+                found[host.name] = member
+    return found
+
+
+def _member(host: Inventoried) -> Member | None:
+    said, service, reached = (host.data.get(name) for name in ("roles", "service", "service_address"))
+    if said is not None and (not isinstance(said, list) or not said):
+        raise PlanError(f'{host.name}: setting roles = {said!r}: write a list, such as ["prefill", "router"]')
+    unknown = [role for role in said or [] if role not in PARTS]
+    if unknown:
+        raise PlanError(
+            f"{host.name}: setting roles names {unknown[0]!r}: a host plays {', '.join(PARTS)}."
+            f"{nearest(str(unknown[0]), list(PARTS))}"
+        )
+    grouped = [role for role in PARTS if role in host.groups]
+    if said and grouped and set(said) != set(grouped):
+        raise PlanError(
+            f"{host.name}: setting roles = {said!r}, but the inventory has it in the groups {', '.join(grouped)}: "
+            "say it in one place"
+        )
+    roles = tuple(role for role in PARTS if role in (said or grouped))
+    if not roles:
+        return None
+    if not isinstance(service, str) or not isinstance(reached, str | None):
+        return Member(host.name, str(service), roles, None, host.taken)  # Settings.load says what is wrong with them
+    return Member(host.name, service, roles, reached, host.taken)
+
+
+def known(every: Mapping[str, Member | PlanError]) -> tuple[Member, ...]:
+    """Raises PlanError with the lines of every host whose part cannot be read: it may belong to any service."""
+    lines = [line for fault in every.values() if isinstance(fault, PlanError) for line in fault.lines]
+    if lines:
+        raise PlanError(*lines)
+    return tuple(member for member in every.values() if isinstance(member, Member))
+
+
+def together(every: Iterable[Member], service: str) -> tuple[Member, ...]:
+    """The hosts of a service, in the order of the inventory. Raises PlanError, one line a fault."""
+    found = tuple(member for member in every if member.service == service)
+    lines = [
+        f"service {service!r} ({_hosts(found)}) has no {role}: put a host into the group {role}, or "
+        f"{role} into roles of one of them"
+        for role in PARTS
+        if not any(role in member.roles for member in found)
+    ]
+    if len(found) > 1:
+        lines += [
+            f"{member.host} serves together with {_hosts([m for m in found if m is not member])} (service {service!r})"
+            f": set service_address in group_data/{member.host}.py, the address or interface where they reach it"
+            for member in found
+            if member.reached is None
+        ]
+        lines += [
+            f"{member.host}: setting service_address = {member.reached!r} is loopback, where no other host reaches it: "
+            "name another"
+            for member in found
+            if member.reached and (is_loopback(member.reached) or member.reached == "lo")
+        ]
+        taken: dict[str, str] = {}
+        for member in found:
+            if member.reached and _is_address(member.reached):
+                other = taken.setdefault(str(ipaddress.ip_address(member.reached)), member.host)
+                if other != member.host:
+                    lines.append(
+                        f"{other} and {member.host} both have service_address = {member.reached!r}: one host is named "
+                        "twice, or one of them has another address"
+                    )
+    if lines:
+        raise PlanError(*lines)
+    return found
+
+
+def _hosts(members: Sequence[Member]) -> str:
+    return ", ".join(member.host for member in members)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+# ---- addresses
+
+
+def addresses(text: str) -> dict[str, list[str]]:
+    """Interface -> its addresses, as `ip -o addr show` prints them; those that hold within one link are left out."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        words = line.split()
+        if (
+            len(words) < 4
+            or words[2] not in ("inet", "inet6")
+            or "link" in words[words.index("scope") + 1 :][:1] * ("scope" in words)
+        ):
+            continue
+        found.setdefault(words[1].partition("@")[0], []).append(words[3].partition("/")[0])
+    return found
+
+
+def resolved(member: Member, told: Mapping[str, Sequence[str]] | None) -> tuple[str, str]:
+    """(address, interface) where the others reach a member. told: as addresses() reads it, None where the host was not
+    asked: then the interface is "". Raises PlanError."""
+    wanted = member.reached or ""
+    setting = f"{member.host}: setting service_address = {wanted!r}"
+    if _is_address(wanted):
+        address = str(ipaddress.ip_address(wanted))
+        if told is None:
+            return address, ""
+        interface = next((name for name, own in told.items() if address in own), None)
+        if interface is None:
+            raise PlanError(f"{setting}: the host does not have it, it has {_spelled(told)}")
+        return address, interface
+    if told is None:
+        raise PlanError(
+            f"{setting} is no address, and --limit leaves that host out, so that it cannot be asked: write the address"
+        )
+    own = told.get(wanted, ())
+    if not own:
+        raise PlanError(f"{setting} is neither an address nor an interface with one: the host has {_spelled(told)}")
+    if len(own) > 1:
+        raise PlanError(f"{setting} has several addresses, {', '.join(own)}: write the one to be used")
+    return own[0], wanted
+
+
+def _spelled(told: Mapping[str, Sequence[str]]) -> str:
+    beyond = [f"{', '.join(own)} ({name})" for name, own in told.items() if not all(map(is_loopback, own))]
+    return "; ".join(beyond) or "none beyond loopback"
+
+
+# ---- --limit
+
+
+def left_out(found: Sequence[Member], health: Mapping[str, bool], urls: Mapping[str, Sequence[str]]) -> list[str]:
+    """Lines for a run that --limit keeps from some hosts of a service: their servers must serve already.
+
+    urls: of the servers of each host that is left out. health: url -> whether it answered.
+    """
+    lines = []
+    for member in found:
+        silent = [url for url in urls.get(member.host, ()) if not health.get(url)]
+        if not member.taken and silent:
+            lines.append(
+                f"--limit leaves out {member.host}, and its {' and '.join(r for r in member.roles if r in PAIR)} does "
+                f"not serve at {silent[0]}: run without --limit, or with that host"
+            )
+    return lines
+
+
+def told_of_limit(found: Sequence[Member]) -> str:
+    """What --limit means for a service, in one line; "" where it leaves nobody out."""
+    out = [member for member in found if not member.taken]
+    if not out:
+        return ""
+    routes = [member.host for member in out if ROUTER in member.roles]
+    asked = f"; the router on {', '.join(routes)} is not told of changes, and no question is asked through it"
+    return f"--limit leaves out {_hosts(out)}, which stay as they are{asked if routes else ''}"

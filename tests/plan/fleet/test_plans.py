@@ -1,0 +1,187 @@
+"""Plans of hosts that serve together: addresses, ports, the workers file, the filter, what each host is asked."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tasks.plan.errors import PlanError
+from tasks.plan.fleet import agreement
+from tasks.plan.phases import confinement
+from tasks.plan.phases.activate import release_checks
+from tasks.plan.phases.passed import passed_config
+from tasks.plan.phases.routing import workers_file
+from tasks.plan.phases.verify import verify_config
+from tasks.plan.proof.probe import configuration
+from tasks.plan.service.instances import Instance
+from tasks.support import render
+from tests.plan.builders import API_KEY, TWO_HOSTS, TWO_SOCKETS, catalogue_plan, fleet_plans, hardware, options
+
+THREE = {**TWO_HOSTS, "gpu-3": ("decode",)}
+PREFILL, DECODE = "http://10.1.0.1:30000", "http://10.1.0.2:30001"
+
+
+def instance(host: str, name: str) -> Instance:
+    return next(one for one in fleet_plans()[host].instances if one.name == name)
+
+
+def unit(host: str, name: str, **changes: dict[str, object]) -> str:
+    plan = fleet_plans(**changes)[host]
+    return render.instance_files(plan, next(i for i in plan.instances if i.name == name)).unit.content.decode()
+
+
+def test_each_host_runs_what_it_plays() -> None:
+    names = {host: [one.name for one in plan.instances] for host, plan in fleet_plans().items()}
+    assert names == {"gpu-1": ["prefill", "router"], "gpu-2": ["decode"]}
+
+
+@pytest.mark.parametrize(
+    ("host", "name", "address"), [("gpu-1", "prefill", "10.1.0.1"), ("gpu-2", "decode", "10.1.0.2")]
+)
+def test_servers_listen_and_are_reached_at_the_address_of_their_host(host: str, name: str, address: str) -> None:
+    server = instance(host, name)
+    given = options(server)
+    assert server.url == f"http://{address}:{server.port}"
+    assert given["--host"] == address
+    assert given["--dist-init-addr"].startswith(f"{address}:")
+    variables = {variable.name: variable.value for variable in server.environment}
+    assert variables["SGLANG_HOST_IP"] == address
+    assert variables["UCX_NET_DEVICES"] == variables["GLOO_SOCKET_IFNAME"] == "eth1"
+
+
+def test_an_address_of_ipv6_stands_in_brackets() -> None:
+    from tasks.plan.fleet import members, service
+    from tests.plan.builders import inventoried
+
+    hosts = inventoried(gpu_1={"service_address": "fd00::1"}, gpu_2={"service_address": "fd00::2"})
+    found = members.together(members.known(members.members(hosts)), "main")
+    reached = {"gpu-1": ("fd00::1", "eth1"), "gpu-2": ("fd00::2", "eth1")}
+    made = service.joined(found, {host.name: host.data for host in hosts}, reached)
+    assert [other.url for other in made["gpu-1"].others] == ["http://[fd00::2]:30001"]
+
+
+def test_the_router_finds_every_server_in_a_file_and_stays_on_loopback() -> None:
+    plan = fleet_plans()["gpu-1"]
+    assert plan.router is not None
+    assert plan.router.module == "smg.launch_router"
+    given = options(plan.router)
+    assert given["--discovery-file"] == "/etc/sglang-pd/workers.json"
+    assert given["--host"] == "127.0.0.1"
+    assert not {"--prefill", "--decode", "--worker-urls"} & given.keys()
+    file = workers_file(plan)
+    assert file is not None
+    assert json.loads(file.content) == {
+        "version": 1,
+        "workers": [
+            {"url": PREFILL, "worker_type": "prefill", "bootstrap_port": 8998},
+            {"url": DECODE, "worker_type": "decode"},
+        ],
+    }
+    assert workers_file(fleet_plans()["gpu-2"]) is None
+    assert workers_file(catalogue_plan({}, hardware(TWO_SOCKETS))) is None
+
+
+def test_another_server_of_the_service_restarts_no_router() -> None:
+    def fingerprint(groups: dict[str, tuple[str, ...]]) -> object:
+        plan = fleet_plans(groups)["gpu-1"]
+        assert plan.router is not None
+        return replace(render.instance_files(plan, plan.router).fingerprint, unit="")
+
+    assert fingerprint(dict(TWO_HOSTS)) == fingerprint(THREE)
+
+
+def test_the_router_waits_for_the_minimum_of_each_role() -> None:
+    assert f"await --some 1 prefill={PREFILL} --some 1 decode@gpu-2={DECODE} --limit" in unit("gpu-1", "router")
+    plan = fleet_plans(THREE, gpu_1={"minimum_decode": 2})["gpu-1"]
+    assert plan.enough["decode"][0] == 2
+    assert len(fleet_plans(THREE)["gpu-1"].enough["decode"][1]) == 2
+
+
+@pytest.mark.parametrize(
+    ("host", "name", "other"),
+    [("gpu-1", "prefill", "10.1.0.2"), ("gpu-1", "router", "10.1.0.2"), ("gpu-2", "decode", "10.1.0.1")],
+)
+def test_units_let_in_the_hosts_of_their_service_alone(host: str, name: str, other: str) -> None:
+    plan = fleet_plans()[host]
+    found = {o.name: o.values for o in confinement.of_instance(plan, next(i for i in plan.instances if i.name == name))}
+    assert found["IPAddressDeny"] == ("any",)
+    assert set(found["IPAddressAllow"]) == {"localhost", "10.1.0.1", "10.1.0.2"}
+    assert other in found["IPAddressAllow"]
+
+
+def test_questions_are_asked_where_the_router_is_and_of_every_server() -> None:
+    plans = fleet_plans()
+    config = verify_config(plans["gpu-1"])
+    assert config is not None
+    asked = json.loads(config.content)
+    assert asked["metrics"] == {"prefill": [f"{PREFILL}/metrics"], "decode": [f"{DECODE}/metrics"]}
+    assert verify_config(plans["gpu-2"]) is None
+
+
+def test_a_host_without_a_router_keeps_no_key_and_asks_nothing_when_it_goes_back() -> None:
+    decode = replace(fleet_plans()["gpu-2"], api_key=API_KEY, tls=b"key")
+    assert render.api_key(decode) is None
+    assert render.tls(decode) is None
+    kept = json.loads(passed_config(decode, []).content)
+    assert (kept["router"], kept["verify"], kept["workers"]) == ("", [], ["sglang-pd-decode.service"])
+    assert not any("probe-router" in check.words for check in release_checks(decode))
+
+
+def test_the_kv_path_is_measured_within_a_host_alone() -> None:
+    assert configuration(fleet_plans()["gpu-1"])["pairs"] == []
+    assert configuration(fleet_plans({"gpu-1": ("prefill", "decode", "router"), "gpu-2": ("decode",)})["gpu-1"])[
+        "pairs"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("release", "sglang-0.5.17-cu130"),
+        ("model", "deepseek-v4-flash-mxfp4"),
+        ("model_revision", "1" * 40),
+        ("context_length", 4096),
+        ("transfer_backend", "mooncake"),
+    ],
+)
+def test_hosts_of_a_service_that_differ_are_refused(setting: str, value: object) -> None:
+    with pytest.raises(PlanError, match=f"setting {setting} differs within service 'main': gpu-1 has .*, gpu-2 has"):
+        fleet_plans(gpu_2={setting: value})
+
+
+def test_hosts_that_turn_out_to_serve_with_other_pages_are_refused() -> None:
+    plans = fleet_plans()
+    one, other = plans["gpu-1"], plans["gpu-2"]
+    agreement.settled("gpu-1", one, "gpu-2", other)
+    changed = replace(other, profile=other.profile.model_copy(update={"page_size": 64, "kv_cache_dtype": "bf16"}))
+    with pytest.raises(PlanError) as refused:
+        agreement.settled("gpu-1", one, "gpu-2", changed)
+    assert [line.partition(" differs")[0].rpartition(", but ")[2] for line in refused.value.lines] == [
+        "the page size", "the KV type",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"router": "sglang-router"}, "it takes no servers that come and go"),
+        ({"layout": "single"}, 'several hosts serve together with layout = "pd" alone'),
+    ],
+)
+def test_what_several_hosts_cannot_do_is_one_line(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(PlanError) as refused:
+        fleet_plans(gpu_1=changes, gpu_2=changes)
+    assert said in refused.value.lines[0]
+
+
+def test_one_host_alone_waits_for_all_of_its_servers() -> None:
+    with pytest.raises(PlanError, match="setting minimum_decode = 1: this host serves alone"):
+        catalogue_plan({"minimum_decode": 1}, hardware(TWO_SOCKETS))
+
+
+def test_one_host_with_every_role_serves_as_one_that_no_group_names() -> None:
+    alone = fleet_plans({"gpu-1": ("prefill", "decode", "router")})["gpu-1"]
+    plain = catalogue_plan({}, hardware(TWO_SOCKETS))
+    assert alone.instances == plain.instances
