@@ -27,7 +27,7 @@ from tasks.support.barrier import barrier
 
 def provide(seen: preflight.Seen) -> None:
     """Raises AwaitsReboot where this run ends with the driver, PlanError where it cannot be provided."""
-    if not seen.settings.manage_driver:
+    if not (seen.settings.manage_driver and seen.settings.serves):
         return
     with preflight.reported(seen):
         steps = _steps(seen)

@@ -14,6 +14,8 @@ from tasks.support import catalogue
 
 @deploy("Model")
 def ensure(plan: Plan) -> None:
+    if not plan.settings.serves:
+        return
     source, directory, user = plan.profile.source, plan.paths.model, plan.settings.service_user
     name = f"Model {plan.profile.name}"
     if plan.brings_model:

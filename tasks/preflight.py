@@ -195,6 +195,10 @@ def _asked_for(seen: Seen) -> Manifest:
     """The release that the settings ask for, chosen by what the host can run where they leave it open."""
     if seen.settings.release != choice.AUTO:
         return seen.offered[0]
+    if not seen.settings.serves:
+        raise PlanError(
+            'setting release = "auto" chooses by the GPUs, and this host runs the router alone: name a release'
+        )
     hardware = _hardware(seen)
     with named(choice.CHECK):
         chosen = choice.choose(seen.offered, hardware, seen.system, seen.settings)
@@ -218,7 +222,7 @@ def _model(seen: Seen, manifest: Manifest) -> Model:
     wanted, stated, path = seen.settings, seen.stated, seen.paths.model
     brought = bool(wanted.model_dir or (stated.source and stated.source.directory))
     found = None
-    if not (stated.source and stated.source.bundled) or brought:
+    if wanted.serves and (not (stated.source and stated.source.bundled) or brought):
         answers = host.get_fact(ModelFolder, directory=path, user=wanted.service_user)
         with named("model/files/there"):
             found = folder.read(answers, path)
@@ -236,6 +240,8 @@ def _model(seen: Seen, manifest: Manifest) -> Model:
 
 
 def _hardware(seen: Seen) -> Hardware:
+    if not seen.settings.serves:
+        return reading.read_without_gpus(seen.answers)
     with named("gpu/driver/answers"):
         return reading.read_hardware(seen.answers)
 
@@ -303,6 +309,8 @@ def _own(seen: Seen, manifest: Manifest, hardware: Hardware) -> Description:
     if wanted.environment == "release":
         chosen = python.choose(seen.system, manifest, wanted)
         capabilities = {gpu.compute_capability for gpu in hardware.gpus}
+        if not wanted.serves:
+            return catalogue.described_without_servers(manifest, chosen, wanted.router)
         patches = catalogue.chosen_patches(
             manifest, wanted.patches, wanted.patch_dir, capabilities, wanted.more_patches
         )

@@ -18,6 +18,9 @@ from tasks.support import report
 
 @deploy("Topology")
 def prove(plan: Plan) -> None:
+    if not plan.settings.serves:
+        report.write(host.name, plan, plan.findings, None, proof.NONE)
+        return
     config = proof.config_file(plan)
     found = host.get_fact(
         Paths,

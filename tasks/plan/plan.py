@@ -135,7 +135,7 @@ class Plan:
     @property
     def on_gpu(self) -> bool:
         """Whether the servers run on GPUs; a release for the CPU rehearses."""
-        return self.release.manifest.device == "cuda"
+        return self.release.manifest.device == "cuda" and self.settings.serves
 
     @property
     def devices(self) -> str | None:
@@ -168,7 +168,8 @@ class Plan:
     @property
     def brought(self) -> list[str]:
         """Folders that the host holds already, and that servers read."""
-        return [*([self.paths.model] if self.brings_model else []), *self.settings.existing_paths]
+        model = [self.paths.model] if self.brings_model and self.settings.serves else []
+        return [*model, *self.settings.existing_paths]
 
     @property
     def brought_pythons(self) -> list[list[str]]:
@@ -207,7 +208,7 @@ class Plan:
     @property
     def fetches(self) -> list[str]:
         """Folder and name of a model that comes from the hub; [] where none does."""
-        wanted = self.profile.source.hub and not self.brings_model and self.model_revision
+        wanted = self.settings.serves and self.profile.source.hub and not self.brings_model and self.model_revision
         return [self.paths.models, self.profile.name] if wanted else []
 
     def gpus_freed_before(self, instance: Instance) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -81,6 +82,12 @@ def described(
     """A release to build, with the options that its server knows."""
     arguments = tuple(sorted(accepted_arguments(found)))
     return Description(release(found, python, torch_wheel, router, patches), arguments)
+
+
+def described_without_servers(found: Manifest, python: str, router: RouterPackage) -> Description:
+    """As described, for a host that has the router alone: the servers' environment holds no package."""
+    whole = release(found, python, "cpu", router, ())
+    return Description(replace(whole, lock=lock.NO_SERVERS), ())
 
 
 def adopted(found: Manifest, existing: Existing, router: RouterPackage) -> Description:

@@ -75,6 +75,7 @@ def instance_files(plan: Plan, instance: Instance) -> InstanceFiles:
         "decode": goes_with(plan.instances).get(instance.name),
         "gpus": plan.gpus_freed_before(instance),
         "confinement": confinement.of_instance(plan, instance),
+        "service": confinement.of_service(plan),
         "devices": plan.devices,
     }
     script = WantedFile(paths.script(instance.name), _render("launch.sh.j2", values), "755", "root", group)

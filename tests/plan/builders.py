@@ -308,7 +308,11 @@ def catalogue_plan(
     named = catalogue.manifest(wanted.release)
     patches = catalogue.chosen_patches(named, wanted.patches, wanted.patch_dir, more=wanted.more_patches)
     python = "3.11" if wanted.python == "auto" else wanted.python
-    described = catalogue.described(named, python, wanted.torch_wheel, wanted.router, patches)
+    described = (
+        catalogue.described(named, python, wanted.torch_wheel, wanted.router, patches)
+        if wanted.serves
+        else catalogue.described_without_servers(named, python, wanted.router)
+    )
     profile, _ = derive.settled(catalogue.stated(wanted.model), None, wanted.served_name)
     made = plan(wanted, found, described.release, profile, api_key)
     return replace(made, arguments=described.arguments)
@@ -316,7 +320,8 @@ def catalogue_plan(
 
 # ---- several hosts
 
-REACHED = {"gpu-1": ("10.1.0.1", "eth1"), "gpu-2": ("10.1.0.2", "eth1"), "gpu-3": ("10.1.0.3", "eth1")}
+REACHED = {"gpu-1": ("10.1.0.1", "eth1"), "gpu-2": ("10.1.0.2", "eth1"), "gpu-3": ("10.1.0.3", "eth1"),
+           "gw-1": ("10.1.0.9", "eth0")}  # fmt: skip
 TWO_HOSTS: Mapping[str, tuple[str, ...]] = {"gpu-1": ("prefill", "router"), "gpu-2": ("decode",)}
 
 
@@ -343,7 +348,8 @@ def fleet_plans(groups: Mapping[str, tuple[str, ...]] = TWO_HOSTS, **changes: Ma
     for host in hosts:
         wanted = joined[host.name]
         of_host = {name: value for name, value in host.data.items() if value != defaults()[name]}
-        planned = catalogue_plan(of_host, hardware(TWO_SOCKETS), place=wanted.settings.place)
+        cards = hardware(TWO_SOCKETS) if wanted.settings.serves else reading.read_without_gpus({})
+        planned = catalogue_plan(of_host, cards, place=wanted.settings.place)
         made[host.name] = replace(planned, others=wanted.others)
     return made
 

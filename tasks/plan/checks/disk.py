@@ -7,11 +7,14 @@ from tasks.plan.plan import Plan
 
 RELEASE_GB = {"cuda": 24.0, "cpu": 5.0}  # measured 9.4 and 1.7 installed, the package cache beside it, and one more
 
+ROUTER_GB = 1.0  # the router's environment alone; a rule of thumb
+
 
 def needs(plan: Plan) -> dict[str, float]:
     """GB that a first install writes, by folder."""
-    needed = {plan.paths.root: RELEASE_GB[plan.release.manifest.device] if plan.release.existing is None else 0.0}
-    if plan.profile.source.hub and not plan.brings_model:
+    release = RELEASE_GB[plan.release.manifest.device] if plan.settings.serves else ROUTER_GB
+    needed = {plan.paths.root: release if plan.release.existing is None else 0.0}
+    if plan.settings.serves and plan.profile.source.hub and not plan.brings_model:
         needed[plan.paths.state] = plan.profile.size_gb * 1.02
     return needed
 

@@ -21,6 +21,8 @@ OPEN_MODULES_FROM = "10.0"  # compute capability: Blackwell and later run on the
 )
 def answers(found: Found) -> Verdict:
     gpus = found.gpus
+    if not found.settings.serves:
+        return healthy("the router alone runs here: no GPU is looked at")
     return healthy(f"{len(gpus)} GPUs, driver {gpus[0].driver}", *found.rows("gpus"))
 
 

@@ -177,8 +177,11 @@ def judged(found: Found, needs: Needs) -> tuple[Finding, ...]:
     What a CPU release does not use is judged too, for the report, but silenced.
     """
     findings = [one.finding(found) for one in CHECKS.values() if one.needs == needs]
-    if found.manifest.device == "cpu":
-        findings = list(_unused(findings, found.manifest.name))
+    if found.manifest.device == "cpu" or not found.settings.serves:
+        runs = (
+            f"release {found.manifest.name} runs on the CPU" if found.settings.serves else "the router runs alone here"
+        )
+        findings = list(_unused(findings, f"{runs} and does not use it"))
     return silence(findings, found.settings.silenced_checks)
 
 
@@ -193,8 +196,7 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def _unused(findings: Iterable[Finding], release: str) -> Iterable[Finding]:
-    reason = f"release {release} runs on the CPU and does not use it"
+def _unused(findings: Iterable[Finding], reason: str) -> Iterable[Finding]:
     for finding in findings:
         fault = CHECKS[finding.id].of_gpu and finding.level is not Level.HEALTHY
         yield replace(finding, level=Level.SILENCED, reason=reason) if fault else finding

@@ -193,6 +193,11 @@ def read_hardware(sections: Mapping[str, Answer]) -> Hardware:
     return Hardware(gpus, nodes, topo, p2p, driver, _open_files(sections))
 
 
+def read_without_gpus(sections: Mapping[str, Answer]) -> Hardware:
+    """As read_hardware, of a host that runs no server: whatever GPUs it has are left alone."""
+    return Hardware((), (), None, None, None, _open_files(sections))
+
+
 def _open_files(sections: Mapping[str, Answer]) -> float:
     limits, pid1 = (sections[name].text if name in sections else "" for name in ("limits", "pid1"))
     hard = hard_limit(limits, "Max open files")

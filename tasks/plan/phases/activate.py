@@ -45,7 +45,10 @@ def release_checks(plan: Plan) -> tuple[Told, ...]:
     """Commands that a finished release must pass before it becomes current; one that has served passed them."""
     if plan.release.id in plan.history.served:
         return ()
-    checks = [_probe(plan), *([Told(_router_probe(plan, plan.router))] if plan.router else [])]
+    checks = [
+        *([_probe(plan)] if plan.workers else []),
+        *([Told(_router_probe(plan, plan.router))] if plan.router else []),
+    ]
     # of an environment that is there already, variables were judged in the preflight: nothing was built since
     if plan.release.existing is None and plan.judged_variables:
         checks.append(Told(["variables", f"{plan.release_directory}/env", *plan.judged_variables]))
@@ -87,7 +90,7 @@ def _router_probe(plan: Plan, router: Instance) -> list[str]:
 
 def jit(plan: Plan) -> Told | None:
     """What compiles the servers' kernels ahead, where servers look for them; None where there are none."""
-    if not plan.release.manifest.jit:
+    if not plan.release.manifest.jit or not plan.workers:
         return None
     variables = {variable.name: variable.value for variable in plan.workers[0].environment}
     variables["PATH"] = f"{plan.python.rpartition('/')[0]}:{variables.get('PATH', USUAL_PATH)}"

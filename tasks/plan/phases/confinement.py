@@ -19,6 +19,11 @@ def of_instance(plan: Plan, instance: Instance) -> tuple[Option, ...]:
     return replaced((*confined, *filtered), plan.settings)
 
 
+def of_service(plan: Plan) -> tuple[Option, ...]:
+    """More of of_instance, which systemd adds to it: a host that joins the service or leaves it restarts nobody."""
+    return network.of_service(plan.settings)
+
+
 def of_tool(plan: Plan) -> tuple[Option, ...]:
     """Of the units in which a run measures, compiles, or looks at something as a server would."""
     confined = sandbox.of_tool(plan.settings, plan.paths, on_gpu=plan.on_gpu)
@@ -30,5 +35,5 @@ VIEW = ("ProtectHome", "PrivateTmp")  # what hides files of the host from a serv
 
 def view(plan: Plan) -> list[str]:
     """Lines of a unit that sees of the host what a server sees, whose folders may not be there yet."""
-    of_server = of_instance(plan, plan.workers[0])
+    of_server = of_instance(plan, plan.instances[0])  # the router's where it runs alone
     return [line for option in of_server if option.name in VIEW for line in option.lines]

@@ -34,7 +34,10 @@ class KernelSetting:
 
 def packages(plan: Plan) -> tuple[str, ...]:
     """Debian packages: Python with its headers, what JIT compiles with, what binds and watches."""
-    return tuple(debian_packages(plan.release.manifest, [] if plan.release.existing else [plan.release.python]))
+    pythons = [] if plan.release.existing else [plan.release.python]
+    if not plan.settings.serves:
+        return tuple(sorted({"python3", *(f"python{version}{end}" for version in pythons for end in ("", "-venv"))}))
+    return tuple(debian_packages(plan.release.manifest, pythons))
 
 
 def needrestart() -> tuple[tuple[WantedDirectory, ...], WantedFile]:

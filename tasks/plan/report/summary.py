@@ -62,7 +62,8 @@ class Service:
     @classmethod
     def of(cls, plan: Plan) -> Service:
         """What a plan leaves behind once every question is answered right."""
-        names = tuple(instance.name for instance in plan.instances)
+        elsewhere = [server.role for server in plan.others] if plan.router else []
+        names = (*(instance.name for instance in plan.instances), *elsewhere)
         address, routed = (plan.router.url, True) if plan.router else ("", False)
         return cls(plan.profile.served_name, address, plan.release.id, names, is_proven=True, is_routed=routed)
 

@@ -59,6 +59,14 @@ def of_router(settings: Settings) -> tuple[Option, ...]:
     return (_NOBODY, _allowed(settings, addresses, settings.router_clients))
 
 
+def of_service(settings: Settings) -> tuple[Option, ...]:
+    """More of the filter of a server or router: the hosts of its service, this one too, as they see each other."""
+    if settings.place.alone or ALLOW in settings.unit_options:
+        return ()
+    hosts = (settings.place.address, *settings.place.peers)
+    return (Option(ALLOW, hosts, "the hosts that it serves with"),)
+
+
 def of_tool(settings: Settings) -> tuple[Option, ...]:
     """As of_server, for a unit that measures as the servers do, or asks the router."""
     return (_NOBODY, _allowed(settings, (settings.router_host, *(role.address for role in settings.roles.values()))))
@@ -67,16 +75,8 @@ def of_tool(settings: Settings) -> tuple[Option, ...]:
 def _allowed(settings: Settings, own: tuple[str, ...], networks: Sequence[str] = ()) -> Option:
     """Loopback, the host's own addresses beyond it, and networks."""
     beyond = [address for address in own if not is_loopback(address) and _is_one(address)]
-    names = dict.fromkeys(("localhost", *beyond, *networks, *_of_service(settings), *settings.peer_networks))
-    more = ", the hosts that it serves with" * (not settings.place.alone) or ", and what settings name" * (
-        len(names) > 1
-    )
-    return Option(ALLOW, tuple(names), f"this host's loopback{more}")
-
-
-def _of_service(settings: Settings) -> tuple[str, ...]:
-    """This host and the others of its service, as they see each other."""
-    return () if settings.place.alone else (settings.place.address, *settings.place.peers)
+    names = dict.fromkeys(("localhost", *beyond, *networks, *settings.peer_networks))
+    return Option(ALLOW, tuple(names), "this host's loopback" + (", and what settings name" if len(names) > 1 else ""))
 
 
 def _is_one(address: str) -> bool:

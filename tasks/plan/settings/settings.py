@@ -264,6 +264,11 @@ class Settings(BaseModel):
         return {role.name: role for role in of_layout[self.layout] if self.place.plays(role.name)}
 
     @property
+    def serves(self) -> bool:
+        """Whether this host has a server, and not the router alone."""
+        return bool(self.roles)
+
+    @property
     def routes(self) -> bool:
         """Whether this host has a router."""
         return self.place.plays(ROUTER)

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
+from tasks.plan.checks import Found
 from tasks.plan.errors import PlanError
 from tasks.plan.fleet import agreement
-from tasks.plan.phases import confinement
-from tasks.plan.phases.activate import release_checks
+from tasks.plan.host.answers import Answer, read_system
+from tasks.plan.phases.activate import jit, release_checks
 from tasks.plan.phases.passed import passed_config
 from tasks.plan.phases.routing import workers_file
+from tasks.plan.phases.system import packages
 from tasks.plan.phases.verify import verify_config
 from tasks.plan.proof.probe import configuration
+from tasks.plan.release.lock import NO_SERVERS
 from tasks.plan.service.instances import Instance
+from tasks.plan.service.restarts import Fingerprint
 from tasks.support import render
+from tests.plan import judging
 from tests.plan.builders import API_KEY, TWO_HOSTS, TWO_SOCKETS, catalogue_plan, fleet_plans, hardware, options
 
 THREE = {**TWO_HOSTS, "gpu-3": ("decode",)}
@@ -83,13 +89,12 @@ def test_the_router_finds_every_server_in_a_file_and_stays_on_loopback() -> None
     assert workers_file(catalogue_plan({}, hardware(TWO_SOCKETS))) is None
 
 
-def test_another_server_of_the_service_restarts_no_router() -> None:
-    def fingerprint(groups: dict[str, tuple[str, ...]]) -> object:
+def test_a_host_that_joins_the_service_restarts_nobody() -> None:
+    def fingerprints(groups: Mapping[str, tuple[str, ...]]) -> list[Fingerprint]:
         plan = fleet_plans(groups)["gpu-1"]
-        assert plan.router is not None
-        return replace(render.instance_files(plan, plan.router).fingerprint, unit="")
+        return [render.instance_files(plan, instance).fingerprint for instance in plan.instances]
 
-    assert fingerprint(dict(TWO_HOSTS)) == fingerprint(THREE)
+    assert fingerprints(TWO_HOSTS) == fingerprints(THREE)
 
 
 def test_the_router_waits_for_the_minimum_of_each_role() -> None:
@@ -104,11 +109,11 @@ def test_the_router_waits_for_the_minimum_of_each_role() -> None:
     [("gpu-1", "prefill", "10.1.0.2"), ("gpu-1", "router", "10.1.0.2"), ("gpu-2", "decode", "10.1.0.1")],
 )
 def test_units_let_in_the_hosts_of_their_service_alone(host: str, name: str, other: str) -> None:
-    plan = fleet_plans()[host]
-    found = {o.name: o.values for o in confinement.of_instance(plan, next(i for i in plan.instances if i.name == name))}
-    assert found["IPAddressDeny"] == ("any",)
-    assert set(found["IPAddressAllow"]) == {"localhost", "10.1.0.1", "10.1.0.2"}
-    assert other in found["IPAddressAllow"]
+    lines = unit(host, name).splitlines()
+    allowed = [line.partition("=")[2] for line in lines if line.startswith("IPAddressAllow=")]
+    assert "IPAddressDeny=any" in lines
+    assert set(allowed) == {"localhost", "10.1.0.1", "10.1.0.2"}
+    assert other in allowed
 
 
 def test_questions_are_asked_where_the_router_is_and_of_every_server() -> None:
@@ -185,3 +190,29 @@ def test_one_host_with_every_role_serves_as_one_that_no_group_names() -> None:
     alone = fleet_plans({"gpu-1": ("prefill", "decode", "router")})["gpu-1"]
     plain = catalogue_plan({}, hardware(TWO_SOCKETS))
     assert alone.instances == plain.instances
+
+
+GATEWAY = {"gpu-1": ("prefill",), "gpu-2": ("decode",), "gw-1": ("router",)}
+
+
+def test_a_host_with_the_router_alone_gets_no_gpu_no_model_and_no_sglang() -> None:
+    plan = fleet_plans(GATEWAY)["gw-1"]
+    assert [one.name for one in plan.instances] == ["router"]
+    assert plan.release.lock == NO_SERVERS
+    assert (plan.fetches, plan.devices, plan.brought, jit(plan)) == ([], None, [], None)
+    assert [check.words[1] for check in release_checks(plan)] == ["probe-router"]
+    assert packages(plan) == ("python3", "python3.11", "python3.11-venv")
+    unit = render.instance_files(plan, plan.instances[0]).unit.content.decode()
+    assert "Wants=network-online.target" in unit
+    config = verify_config(plan)
+    assert config is not None
+    assert json.loads(config.content)["metrics"]["decode"] == [f"{DECODE}/metrics"]
+
+
+def test_a_host_with_the_router_alone_passes_without_a_driver() -> None:
+    plan = fleet_plans(GATEWAY)["gw-1"]
+    no_driver = dict.fromkeys(("gpus", "topo", "p2p", "driver", "controllers", "licence", "health"), Answer(127, ""))
+    answers = {**judging.healthy_answers([]), **judging.places(plan), **no_driver}
+    system = read_system(answers)
+    found = Found(plan.settings, plan.release.manifest, system, answers, judging.NOW, plan.hardware, plan)
+    assert [one.sentence for one in judging.verdicts(found).values() if one.stops] == []

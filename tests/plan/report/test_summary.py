@@ -100,6 +100,7 @@ def test_a_server_without_its_router_serves_nothing() -> None:
 def test_a_host_whose_router_is_elsewhere_serves_it() -> None:
     plan = fleet_plans()["gpu-2"]
     assert Service.of(plan).told == f"decode for the router on another host, release {plan.release.id}"
+    assert "prefill and decode apart" in Service.of(fleet_plans()["gpu-1"]).told
     read = Service.read({"servers": ["decode"], "routes": False, "model": None, "url": None, "releases": ["a"]})
     assert read is not None
     assert read.told == "decode for the router on another host, release a"
