@@ -6,7 +6,13 @@ VENV := .venv
 SUITE := $(VENV)/.complete
 KERNELS := .venv-kernels/.complete
 
-.PHONY: help rehearse record test test-without-servers test-units test-hosts test-install test-servers test-release test-faults test-kernels lint bench bench-serving drift lock wheelhouse node-down clean
+# A part of the playbook on one host: pyinfra with the module that does it
+define part
+@test -n "$(HOST)" || { echo 'make $@ HOST=NAME: a host of $(or $(INVENTORY),inventory.py)' >&2; exit 2; }
+@$(VENV)/bin/pyinfra -y --limit '$(HOST)' $(or $(INVENTORY),inventory.py) $(1) $(foreach setting,$(DATA),--data '$(setting)')
+endef
+
+.PHONY: help rehearse record test test-without-servers test-units test-hosts test-install test-servers test-release test-faults test-kernels lint bench bench-serving verify stop start restart rollback logs bundle remove drift lock wheelhouse node-down clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,7 +49,7 @@ test-faults: $(SUITE) packages ## PART=1/40: end a first run at every operation,
 ifdef PART
 	@$(VENV)/bin/python -m tests.node.broken_runs --part $(PART) --seed $(or $(SEED),1) --together $(or $(TOGETHER),1)
 else
-	@FAULTS=$(or $(FAULTS),20) SEED=$(or $(SEED),$(shell date +%s)) $(VENV)/bin/python -m pytest tests/node/test_faults.py tests/node/test_revisions.py tests/node/test_take_back.py tests/node/test_model_of_ones_own.py
+	@FAULTS=$(or $(FAULTS),20) SEED=$(or $(SEED),$(shell date +%s)) $(VENV)/bin/python -m pytest tests/node/test_faults.py tests/node/test_parts.py tests/node/test_revisions.py tests/node/test_take_back.py tests/node/test_model_of_ones_own.py
 endif
 
 test-kernels: $(KERNELS) ## test the GPU kernels alone, in Triton's interpreter and compiled for sm_120; no GPU needed
@@ -64,6 +70,31 @@ bench-serving: $(SUITE) ## measure the running service under load: HOST=NAME; LA
 	  $(if $(LOADS),--data 'bench_loads=$(LOADS)') $(if $(CONCURRENCY),--data 'bench_concurrency=$(CONCURRENCY)') \
 	  $(if $(RATES),--data 'bench_rates=$(RATES)') $(if $(LIMITS),--data 'bench_limits=$(LIMITS)') \
 	  $(if $(REPEATS),--data 'bench_repeats=$(REPEATS)') $(if $(LAYOUT),--data 'layout=$(LAYOUT)') $(foreach setting,$(DATA),--data '$(setting)')
+
+verify: $(SUITE) ## ask a host's service every question with a known answer: HOST=NAME; INVENTORY, DATA="A=1 B=2" as deployed
+	$(call part,tasks.upkeep.verify)
+
+stop: $(SUITE) ## stop a host's service until `make start` or the next run, also over a reboot: HOST=NAME
+	$(call part,tasks.upkeep.stop)
+
+start: $(SUITE) ## start a host's service as it lies there, and ask it: HOST=NAME
+	$(call part,tasks.upkeep.start)
+
+restart: $(SUITE) ## restart every server of a host, and ask it: HOST=NAME
+	$(call part,tasks.upkeep.restart)
+
+rollback: $(SUITE) ## go back to the release before, and stay there: HOST=NAME WHY="TPOT doubled"
+	@test -n "$(WHY)" || { echo 'make rollback HOST=NAME WHY="TPOT doubled": the reason is kept with the pin' >&2; exit 2; }
+	$(call part,deploy.py) --data rollback=True --data 'rollback_reason=$(WHY)'
+
+logs: $(SUITE) ## what each server of a host logged last that tells of a failure, and what to do: HOST=NAME
+	$(call part,tasks.upkeep.logs)
+
+bundle: $(SUITE) ## one archive for whoever helps, without secrets and prompts: HOST=NAME; changes nothing
+	$(call part,tasks.bundle.write)
+
+remove: $(SUITE) ## take everything of ours off a host, models stay: HOST=gpu-1 NAME=gpu-1
+	$(call part,tasks.remove.everything) --data 'remove=$(NAME)'
 
 drift: $(SUITE) ## does a host differ from what is wanted? HOST=NAME; JSON=1, INVENTORY; changes nothing
 	@test -n "$(HOST)" || { echo 'make drift HOST=NAME: a host of $(or $(INVENTORY),inventory.py)' >&2; exit 2; }

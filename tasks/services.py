@@ -7,9 +7,11 @@ from pyinfra.api import deploy
 
 from tasks.facts.paths import Paths
 from tasks.facts.units import Units
-from tasks.operations import services
+from tasks.operations import files, services
 from tasks.plan.files import compare
 from tasks.plan.plan import Plan
+from tasks.plan.service.installed import with_who_stopped
+from tasks.plan.service.paths import STOPPED
 from tasks.plan.service.restarts import read_units, restarts, waiting
 from tasks.support import render
 from tasks.support.barrier import barrier
@@ -17,13 +19,13 @@ from tasks.support.barrier import barrier
 
 @deploy("Services")
 def bring_up(plan: Plan) -> None:
-    runs = {instance.name: plan.paths.run(instance.name) for instance in plan.instances}
     found = read_units(host.get_fact(Units, **plan.units), plan.instances, plan.target)
-    files = {instance.name: render.instance_files(plan, instance) for instance in plan.instances}
-    units = [*(file.unit for file in files.values()), render.target(plan)]
-    on_disk = host.get_fact(Paths, paths=[unit.path for unit in units])
+    of_each = {instance.name: render.instance_files(plan, instance) for instance in plan.instances}
+    units = [*(file.unit for file in of_each.values()), render.target(plan)]
+    on_disk = host.get_fact(Paths, paths=[*(unit.path for unit in units), STOPPED])
     written = any(compare(unit, on_disk[unit.path]).content for unit in units)
-    reasons = restarts(plan.instances, {n: f.fingerprint for n, f in files.items()}, found.instances, plan.settings)
+    reasons = restarts(plan.instances, {n: f.fingerprint for n, f in of_each.items()}, found.instances, plan.settings)
+    reasons = with_who_stopped(reasons, on_disk[STOPPED].text)
     open_gates = waiting(plan.instances, found.instances)
     serving = found.serving(plan.instances).units
 
@@ -50,9 +52,9 @@ def bring_up(plan: Plan) -> None:
         reasons=reasons,
         waiting=open_gates,
         serving=serving,
-        runs=runs,
         limit=plan.settings.worker_ready_limit,
     )
+    files.absent(name="No longer stopped by hand", path=STOPPED, found=on_disk[STOPPED])
     barrier("workers")
     services.running(
         name="Running: router" if plan.router else "Running: no router here",
@@ -62,7 +64,6 @@ def bring_up(plan: Plan) -> None:
         reasons=reasons,
         waiting=open_gates,
         serving=serving,
-        runs=runs,
         limit=plan.settings.router_ready_limit,
     )
     services.bound(name="Servers bound as planned", plan=plan)

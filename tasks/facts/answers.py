@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from pyinfra.api import FactBase
@@ -17,7 +18,8 @@ class Answers(FactBase[dict[str, Any]]):
     def default() -> dict[str, Any]:
         return {}
 
-    def command(self, tool: str, config: str, answered: str | None, depends: list[str]) -> str:
+    def command(self, tool: str, config: str, answered: str | None = None, depends: Sequence[str] = ()) -> str:
+        """answered: where right answers are remembered, None: everything is asked."""
         command = [tool, "--config", config, "--json", *(["--answered", answered] if answered else [])]
         for path in depends if answered else []:
             command += ["--depends", path]

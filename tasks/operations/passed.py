@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 
 from pyinfra import host, state
 from pyinfra.api import Host, State, StringCommand, operation
@@ -12,8 +12,8 @@ from tasks.facts.passed import Passed
 from tasks.operations.progress import ask, follow_gates, run_and_log, say
 from tasks.plan.phases import passed
 from tasks.plan.plan import Plan
-from tasks.plan.service.instances import Instance
 from tasks.plan.service.paths import RESUME
+from tasks.support import summary
 
 
 @operation()
@@ -31,11 +31,9 @@ def kept(plan: Plan) -> Generator[StringCommand, None, None]:
     yield StringCommand(f"{passed.disarming()}; {shlex.join(passed.words(plan, 'keep'))}")
 
 
-def ready_or_back(
-    state: State, host: Host, plan: Plan, instances: tuple[Instance, ...], runs: dict[str, str], limit: int
-) -> bool:
+def ready_or_back(state: State, host: Host, plan: Plan, units: Mapping[str, str], limit: int) -> bool:
     """As follow_gates; where a gate fails the change is taken back."""
-    return follow_gates(state, host, instances, runs, limit) or taken_back(state, host, plan, ())
+    return follow_gates(state, host, units, limit) or taken_back(state, host, plan, ())
 
 
 def taken_back(state: State, host: Host, plan: Plan, faults: Sequence[str]) -> bool:
@@ -44,6 +42,7 @@ def taken_back(state: State, host: Host, plan: Plan, faults: Sequence[str]) -> b
         say(host, fault, "red")
     if run_and_log(state, host, passed.restoring(plan)):
         say(host, "the change failed and is taken back: the service runs as it last passed", "yellow")
+        summary.taken_back(host)
     else:
         say(host, "the change failed and is not taken back, for the reason above", "red")
     return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from pyinfra import logger
@@ -22,7 +22,7 @@ from tasks.plan.phases import confinement
 from tasks.plan.phases.activate import Told
 from tasks.plan.plan import Plan
 from tasks.plan.release.manifest import checked
-from tasks.plan.service.instances import Instance
+from tasks.plan.service.paths import run_of
 from tasks.plan.service.restarts import Phase, read_gates
 from tasks.support import summary
 
@@ -102,21 +102,21 @@ def asked(host: Host, fact: FactBase[F], **arguments: object) -> F:
     return fact.process(output.stdout_lines)
 
 
-def follow_gates(state: State, host: Host, instances: tuple[Instance, ...], runs: dict[str, str], limit: int) -> bool:
+def follow_gates(state: State, host: Host, units: Mapping[str, str], limit: int) -> bool:
     """Wait until every unit is active. Logs what each gate waits for; False with its reason when one fails.
 
-    runs: instance name -> folder of its process below /run. limit: seconds in line, and as many for the start itself;
+    units: server name -> unit. limit: seconds in line, and as many for the start itself;
     how long the one before may drain, its unit says.
     """
-    pending = {instance.name: instance for instance in instances}
+    pending = dict(units)
     said: dict[str, str] = {}
     started = time.monotonic()
     since: dict[str, tuple[Phase, float]] = {}  # of each its phase, and when that began
     while pending:
-        units = {instance.unit: runs[name] for name, instance in pending.items()}
-        looks = read_gates(asked(host, Gates(), units=units), list(units))
-        for name in [name for name, instance in pending.items() if instance.unit in looks]:
-            look = looks[pending[name].unit]
+        folders = {unit: run_of(name) for name, unit in pending.items()}
+        looks = read_gates(asked(host, Gates(), units=folders), list(folders))
+        for name in [name for name, unit in pending.items() if unit in looks]:
+            look = looks[pending[name]]
             now = time.monotonic()
             waited = now - started
             if name not in since or since[name][0] is not look.phase:
@@ -127,7 +127,7 @@ def follow_gates(state: State, host: Host, instances: tuple[Instance, ...], runs
                 del pending[name]
                 continue
             if look.phase is Phase.FAILED or late:
-                unit = pending[name].unit
+                unit = pending[name]
                 for line in _reasons(host, unit) or [f"its unit is {look.active} ({look.sub}) after {waited:.0f} s"]:
                     say(host, f"{name}: {line}", "red")
                 say(host, f"{name}: more with `journalctl -u {unit}` on the host")

@@ -105,7 +105,6 @@ def running(
     reasons: Mapping[str, str],
     waiting: Sequence[str],
     serving: Sequence[str],
-    runs: dict[str, str],
     limit: int,
 ) -> Commands:
     """Servers that run what is wanted, each behind its gate. Where one fails, what passed last comes back.
@@ -135,7 +134,7 @@ def running(
         yield StringCommand(arming(plan, serving))
     if start:
         yield StringCommand("; ".join(start))
-    yield FunctionCommand(ready_or_back, [plan, follow, runs, limit], {})
+    yield FunctionCommand(ready_or_back, [plan, {one.name: one.unit for one in follow}, limit], {})
 
 
 def _unmet(need: Instance, waiting: Sequence[Instance]) -> str:

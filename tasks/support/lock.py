@@ -61,6 +61,7 @@ finish() {{ case $last in *'"ended":null}}') last="${{last%null\\}}}}\\"lost\\"}
 trap finish EXIT; trap exit TERM HUP INT
 while :; do
   if IFS= read -r -t {_BEAT} line; then line=$part$line; part=
+    if [ "$line" = forget ]; then stamped=; rm -f {STAMP}; rmdir {KEPT} 2>/dev/null; continue; fi
     if [ "$line" = stamp ]; then mkdir -p -m 700 {KEPT} && stamped=1; else last=$line; fi
     note
   elif [ $? -gt 128 ]; then part=$part$line; echo || exit
@@ -97,6 +98,12 @@ def take(settings: Settings) -> None:
     record.older(_locks.record.checkout, found, settings.allow_older)
 
 
+def forget(host: Host) -> None:
+    """This run leaves no stamp on a host that it takes everything off."""
+    if _locks:
+        _locks.forget(host.name)
+
+
 class _Locks(BaseStateCallback):
     """The locks of this run, and its record, which follows it from operation to operation."""
 
@@ -129,6 +136,10 @@ class _Locks(BaseStateCallback):
             time.sleep(AGAIN)
         for holder in self._holders.values():
             holder.send(self.record.line)
+
+    def forget(self, name: str) -> None:
+        if holder := self._holders.get(name):
+            holder.send("forget", self.record.line)
 
     def _attempt(self, one: Host) -> Found | PlanError:
         """What the host says of runs; a `holder` in it means that this one has no lock."""

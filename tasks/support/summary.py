@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -24,6 +25,7 @@ from pyinfra.api.state import BaseStateCallback, StateStage
 from pyinfra.context import ctx_host, ctx_state
 
 from tasks.facts.serving import Serving
+from tasks.plan.errors import one_line
 from tasks.plan.plan import Plan
 from tasks.plan.report import summary
 from tasks.plan.report.summary import Ending, HostRun, Service
@@ -53,9 +55,27 @@ def fault(host: Host, line: str) -> None:
     _run.faults.setdefault(host.name, []).append(line)
 
 
+def taken_back(host: Host) -> None:
+    """What served before a change that failed serves again, and has answered right."""
+    _run.back.add(host.name)
+
+
 def restarts(host: Host, server: str, why: str) -> None:
     """Of a server that (re)starts, or would."""
     _run.restarts[state.is_executing].setdefault(host.name, {})[server] = why
+
+
+def last(host: Host, line: str, colour: str = "") -> None:
+    """A line of a part such as `make stop`, told after everything else."""
+    text = one_line(line)
+    if not _last:
+        atexit.register(_tell_last)
+    _last.append(f"{host.print_prefix}{format_text(text, colour) if colour else text}")
+
+
+def _tell_last() -> None:
+    for line in _last:
+        logger.info(line)
 
 
 @contextmanager
@@ -79,6 +99,7 @@ class _Run(BaseStateCallback):
         self.restarts: dict[bool, dict[str, dict[str, str]]] = {False: {}, True: {}}  # planned, and done
         self.at: dict[str, str] = {}  # name of the operation that runs, or ran last
         self.failed: set[str] = set()
+        self.back: set[str] = set()  # where a change was taken back
         self.seconds: dict[str, dict[str, float]] = {}  # by phase
         self.served: dict[str, Service] = {}
         self._began: dict[str, float] = {}
@@ -117,7 +138,7 @@ class _Run(BaseStateCallback):
         except (PyinfraError, OSError, EOFError, SSHException):
             return
         if service := Service.read(found):
-            self.served[host.name] = service
+            self.served[host.name] = replace(service, is_proven=host.name in self.back)
 
     # ----
 
@@ -146,6 +167,8 @@ class _Run(BaseStateCallback):
             reasons=self.refusals.get(name) or tuple(self.faults.get(name, ())),
             changed=tuple(_changed(host)),
             operations=len(state.ops[host]),
+            is_taken_back=name in self.back,
+            is_compared=ending is not Ending.DRY or state.check_for_changes,
             restarts=self.restarts[ending is not Ending.DRY].get(name, {}),
             seconds=seconds | self.seconds.get(name, {}),
             warnings=written.warnings if written else (),
@@ -184,3 +207,4 @@ def _changed(host: Host) -> Iterator[str]:
 
 
 _run = _Run()
+_last: list[str] = []

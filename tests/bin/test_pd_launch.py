@@ -368,7 +368,7 @@ def test_wrong_usage() -> None:
     assert run("pd-launch", "prepare", "--instance", "prefill").returncode == 2
 
 
-@pytest.mark.parametrize("tool", ["pd-launch", "pd-gate", "pd-verify", "pd-env"])
+@pytest.mark.parametrize("tool", ["pd-launch", "pd-gate", "pd-verify", "pd-env", "pd-logs"])
 def test_tools_are_executable_and_explain_themselves(tool: str) -> None:
     path = BIN / tool
     assert path.read_text().startswith("#!/usr/bin/python3 -I\n")

@@ -110,6 +110,8 @@ class HostRun:
     seconds: Mapping[str, float] = field(default_factory=dict)  # phase -> how long, in the order of the run
     warnings: tuple[str, ...] = ()
     report: str = ""  # path of the page
+    is_compared: bool = True  # False of a dry run that was told not to look for changes
+    is_taken_back: bool = False  # what served before a failed change serves again, and was asked
 
     def as_data(self) -> dict[str, object]:
         """For the report."""
@@ -119,6 +121,7 @@ class HostRun:
             "reasons": list(self.reasons),
             "changed": list(self.changed),
             "operations": self.operations,
+            "taken_back": self.is_taken_back,
             "restarts": dict(self.restarts),
             "seconds": {phase: round(took, 1) for phase, took in self.seconds.items()},
         }
@@ -180,7 +183,7 @@ def _host(host: HostRun) -> list[Line]:
         rows.append(_row("serves", _serves(host)))
         rows.append(_row("changed", _changes(host)))
     for number, (server, why) in enumerate(host.restarts.items()):
-        rows.append(_row("restarts" if number == 0 else "", f"{server}: {why}"))
+        rows.append(_row("servers" if number == 0 else "", f"{server}: {why}"))
     if host.seconds:
         rows.append(_row("took", _took(host.seconds)))
     rows += [_row("warns" if number == 0 else "", line, Tone.WARNS) for number, line in enumerate(_few(host.warnings))]
@@ -200,16 +203,19 @@ def _serves(host: HostRun) -> str:
 def _changes(host: HostRun) -> str:
     """Few changes by their names, many by the number of each phase."""
     would = "would change " if host.ending is Ending.DRY else ""
+    if not host.is_compared:
+        return "nothing; what a run would change was not looked at, since -y skips that"
     if not host.changed:
         return f"{would}nothing"
+    back = "; taken back, since it failed" if host.is_taken_back else ""
     if len(host.changed) <= MOST_SHOWN:
-        return would + "; ".join(host.changed)
+        return would + "; ".join(host.changed) + back
     counts: dict[str, int] = {}
     for name in host.changed:
         phase = phase_of(name) or name
         counts[phase] = counts.get(phase, 0) + 1
     by_phase = ", ".join(f"{phase} {count}" for phase, count in counts.items())
-    return f"{would}{len(host.changed)} of {host.operations} things: {by_phase}"
+    return f"{would}{len(host.changed)} of {host.operations} things: {by_phase}{back}"
 
 
 def phase_of(operation: str) -> str:
@@ -244,6 +250,8 @@ def _verdict(hosts: Sequence[HostRun], again: str) -> list[Line]:
     changed = sum(bool(host.changed) for host in hosts)
     names = hosts[0].name if len(hosts) == 1 else f"all {len(hosts)} hosts"
     verb = "is" if len(hosts) == 1 else "are"
+    if not all(host.is_compared for host in hosts):
+        return [Line("Dry run, nothing was changed. Leave out -y to see what a run would change.", Tone.GOOD, True)]
     if all(host.ending is Ending.DRY for host in hosts):
         told = f"a run would change {_of(changed, hosts)}" if changed else f"{names} {verb} as wanted"
         return [Line(f"Dry run, nothing was changed: {told}.", Tone.GOOD, is_head=True)]

@@ -19,10 +19,16 @@ RUN_RECORD = "/run/sglang-pd-run/run.json"  # of the run that holds the lock, or
 KEPT = "/var/lib/sglang-pd-playbook"  # what outlives a run and a reboot, for root alone
 STAMP = f"{KEPT}/stamp.json"  # of the last run that changed something
 PASSED = f"{KEPT}/passed.json"  # what the service was started from when it last answered right
+STOPPED = f"{KEPT}/stopped.json"  # there from `make stop` until `make start` or the next run: who, and when
 PROBE_UNIT = "sglang-pd-probe.service"  # transient: measures between GPUs, while no server runs
 RESUME = "sglang-pd-resume.service"  # transient: brings back what served, where the run that stopped it breaks off
 DEVICES = "sglang-pd-devices.service"  # comes before each start of a server on GPUs
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+
+def run_of(instance: str) -> str:
+    """What a start of a server leaves behind for us to see."""
+    return f"{RUN}/{instance}"
 
 
 @dataclass(frozen=True)
@@ -189,4 +195,4 @@ class Paths:
         return (self.unit(instance), self.script(instance), self.environment(instance))
 
     def run(self, instance: str) -> str:
-        return f"{RUN}/{instance}"
+        return run_of(instance)

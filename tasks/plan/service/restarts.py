@@ -112,9 +112,7 @@ def read_units(sections: Mapping[str, Answer], instances: tuple[Instance, ...], 
     """
 
     def text(name: str) -> str:
-        if name not in sections:
-            raise PlanError(f"systemd's answer is cut short: it holds no {name!r}; run again")
-        return sections[name].text
+        return _text(sections, name)
 
     def shown_of(unit: str) -> dict[str, str]:
         return {key: value for key, _, value in (line.partition("=") for line in text(unit).splitlines())}
@@ -132,20 +130,35 @@ def read_units(sections: Mapping[str, Answer], instances: tuple[Instance, ...], 
             stale=shown.get("NeedDaemonReload") == "yes",
             fingerprint=_fingerprint(text(f"{instance.unit} fingerprint")),
         )
+    files = {unit: state not in DOWN for unit, state in own_units(sections, [i.unit for i in instances]).items()}
+    drop_ins = tuple(text("drop-ins").splitlines())
+    return FoundUnits(found, files, shown_of(target).get("UnitFileState") == "enabled", drop_ins)
+
+
+def own_units(sections: Mapping[str, Answer], needed: Sequence[str] = ()) -> dict[str, str]:
+    """From the fact Units: every unit on disk that is ours, with systemd's ActiveState.
+
+    needed: names that nobody else may have. Raises PlanError where somebody has, and for a cut answer.
+    """
     files, foreign = {}, []
-    for unit, state, encoded in re.findall(r"^(\S+) (\S+) ([A-Za-z0-9+/=]*)$", text("files"), re.MULTILINE):
+    for unit, state, encoded in re.findall(r"^(\S+) (\S+) ([A-Za-z0-9+/=]*)$", _text(sections, "files"), re.MULTILINE):
         try:
             content = base64.b64decode(encoded, validate=True).decode(errors="replace")
         except ValueError:
             raise PlanError(f"the host's answer about {UNITS}/{unit} is cut short; run again") from None
         if written_by_us(unit, content):
-            files[unit] = state not in DOWN
-        elif content.strip() and unit in {instance.unit for instance in instances}:
+            files[unit] = state
+        elif content.strip() and unit in needed:
             foreign.append(f"{UNITS}/{unit} was not written by this playbook, and it needs that name: move it away")
     if foreign:
         raise PlanError(*foreign)
-    drop_ins = tuple(text("drop-ins").splitlines())
-    return FoundUnits(found, files, shown_of(target).get("UnitFileState") == "enabled", drop_ins)
+    return files
+
+
+def _text(sections: Mapping[str, Answer], name: str) -> str:
+    if name not in sections:
+        raise PlanError(f"systemd's answer is cut short: it holds no {name!r}; run again")
+    return sections[name].text
 
 
 class Phase(StrEnum):

@@ -43,7 +43,7 @@ def test_a_failed_host_ends_with_the_command_to_go_on() -> None:
         "  why       decode: CUDA out of memory: lower decode_mem_fraction",
         "  serves    qwen at http://127.0.0.1:8000, prefill and decode apart, release sglang-1-py3.11-abc, not asked by this run",
         "  changed   Launch | File /etc/sglang-pd/decode.sh",
-        "  restarts  decode: restarts, it was started with another launch script",
+        "  servers   decode: restarts, it was started with another launch script",
         "1 of 2 hosts are done; not done: gpu-2 (failed). To go on, once that is mended:",
         AGAIN,
     ]
@@ -66,6 +66,12 @@ def test_a_dry_run_says_what_a_run_would_change() -> None:
     assert told(replace(dry, changed=()))[-1] == "Dry run, nothing was changed: gpu-1 is as wanted."
 
 
+def test_a_dry_run_with_y_does_not_say_that_nothing_differs() -> None:
+    blind = replace(SAME, ending=Ending.DRY, is_compared=False)
+    assert "as wanted" not in " ".join(told(blind)) and "would change nothing" not in " ".join(told(blind))
+    assert told(blind)[-1] == "Dry run, nothing was changed. Leave out -y to see what a run would change."
+
+
 def test_of_many_hosts_those_with_nothing_to_tell_take_one_line() -> None:
     many = [replace(SAME, name=f"gpu-{number}") for number in range(IN_FULL + 1)]
     assert len(told(*many)) == len(many) + 1
@@ -79,6 +85,12 @@ def test_a_host_that_was_not_reached_says_nothing_of_what_it_serves() -> None:
         "nothing was changed; not done: gpu-2 (was not reached). To go on, once that is mended:",
         AGAIN,
     ]
+
+
+def test_a_change_that_is_taken_back_says_so() -> None:
+    back = replace(FAILED, is_taken_back=True, service=SERVED)
+    assert "  changed   Launch | File /etc/sglang-pd/decode.sh; taken back, since it failed" in told(back)
+    assert any(line.startswith("  serves") and line.endswith("answers right") for line in told(back))
 
 
 def test_after_an_interruption_there_is_nothing_to_mend() -> None:

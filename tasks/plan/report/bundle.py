@@ -1,0 +1,113 @@
+"""What whoever helps with a host gets to read: what lies there and what it said, without secrets and prompts."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import json
+import re
+import tarfile
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from tasks.plan.errors import without_passwords
+from tasks.plan.host.answers import Answer
+
+GONE = "***"
+SECRETS = "secrets"  # the section with a host's own: what it holds is taken out everywhere, and left out itself
+SHORTEST = 4  # characters of a secret: a shorter one would take words apart
+
+_SECRET_NAME = re.compile(r"(?i)(key|token|secret|passw(or)?d|passphrase|credentials?)$")
+# What a name ends with whose value is nobody's business. Counts stay: `#new-token: 16` tells of no key.
+_NAMED = re.compile(
+    r"""(?ix)
+    ( ["']? [\w.-]* (?: key | token | secret | passw(?:or)?d | passphrase | credentials? ) ["']? \s* [=:] \s* )
+    (?! -?\d+(?:\.\d+)? (?![\w.]) | null\b | none\b | true\b | false\b )
+    ( "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' | [^\s,;&}\]]+ )"""
+)
+_OPTION = re.compile(r"(?i)(--[\w-]*(?:key|token|secret|password)\s+)(?!-)(\S+)")
+_BEARER = re.compile(r"(?i)((?:authorization\W+)?\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{4,}")
+_SHAPES = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|gh[pousr]_[A-Za-z0-9]{8,}|AKIA[A-Z0-9]{12,}"
+    r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*)"
+)
+_PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
+# From where a line shows what somebody asked, or was answered. What follows goes, with the lines that continue it.
+_ASKED = re.compile(
+    r"""(?x)
+    \\?["'] (?: messages | prompts? | content | reasoning_content | text | input | input_ids | output_ids ) \\?["']
+    \s* :
+    | \b (?: text | prompt | input_text | input_ids | output_ids | input_embeds | messages ) \s* =
+    | GenerateReqInput\("""
+)
+_CONTINUES = re.compile(r"^\s")
+
+
+def secrets_in(data: Mapping[str, Any]) -> list[str]:
+    """Of a host's merged data, also deep in it: values whose names say that they are nobody's business."""
+    found = []
+    for name, value in data.items():
+        if isinstance(value, Mapping):
+            inner = secrets_in(value)
+            if _SECRET_NAME.search(str(name)) and isinstance(value.get("value"), str):
+                inner.append(value["value"])  # a variable with its reason
+            found += inner
+        elif isinstance(value, str) and _SECRET_NAME.search(str(name)):
+            found.append(value)
+    return found
+
+
+def files(sections: Mapping[str, Answer], more: Mapping[str, str], secrets: Iterable[str]) -> dict[str, str]:
+    """Text by file name. sections: of the fact Bundle. more: from this machine. secrets: that this machine knows."""
+    own = sections[SECRETS].text.splitlines() if SECRETS in sections else []
+    known = [*own, *secrets]
+    told = {f"host/{name}": answer.text for name, answer in sections.items() if name != SECRETS}
+    return {name: clean(text, known) for name, text in {**told, **more}.items()}
+
+
+def clean(text: str, secrets: Iterable[str]) -> str:
+    """Text without secrets and without what users asked and were answered."""
+    for written in sorted({one for secret in secrets for one in _written(secret.strip())}, key=len, reverse=True):
+        text = text.replace(written, GONE)
+    text = _PEM.sub(f"{GONE} (a private key)", text)
+    text = without_passwords(text)
+    text = _BEARER.sub(rf"\1{GONE}", text)
+    text = _NAMED.sub(rf"\1{GONE}", text)
+    text = _OPTION.sub(rf"\1{GONE}", text)
+    text = _SHAPES.sub(GONE, text)
+    return "\n".join(_without_requests(text.split("\n")))
+
+
+def _written(secret: str) -> set[str]:
+    """A secret as files and addresses may hold it."""
+    if len(secret) < SHORTEST:
+        return set()
+    coded = base64.b64encode(secret.encode()).decode()
+    return {secret, quote(secret, safe=""), html.escape(secret), json.dumps(secret)[1:-1], coded, coded.rstrip("=")}
+
+
+def _without_requests(lines: Iterable[str]) -> Iterable[str]:
+    inside = False
+    for line in lines:
+        if found := _ASKED.search(line):
+            yield f"{line[: found.start()]}(from here on a request or an answer: left out)"
+            inside = True
+        elif inside and _CONTINUES.match(line):
+            continue
+        else:
+            inside = False
+            yield line
+
+
+def archive(folder: str, found: Mapping[str, str], at: int) -> bytes:
+    """A compressed tar file. at: seconds since 1970."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        for name, text in sorted(found.items()):
+            content = text.encode()
+            entry = tarfile.TarInfo(f"{folder}/{name}")
+            entry.size, entry.mtime = len(content), at
+            tar.addfile(entry, io.BytesIO(content))
+    return packed.getvalue()

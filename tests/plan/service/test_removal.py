@@ -1,0 +1,72 @@
+"""What goes when everything of ours goes, and what stays."""
+
+from __future__ import annotations
+
+import pytest
+
+from tasks.plan.errors import PlanError
+from tasks.plan.files import ABSENT, FoundPath, FoundPaths
+from tasks.plan.service.removal import Removal, confirmed, removal
+from tests.plan.builders import TWO_SOCKETS, catalogue_plan, hardware
+
+PATHS = catalogue_plan({}, hardware(TWO_SOCKETS)).paths
+UNITS = ["sglang-pd-prefill.service", "sglang-pd-decode-1.service"]
+
+
+def every(planned: Removal) -> list[str]:
+    return [*planned.of_root, *planned.of_user, *planned.folders]
+
+
+def test_no_folder_goes_that_others_may_use_too() -> None:
+    planned = removal(PATHS, UNITS)
+    whole = {
+        "/",
+        "/opt",
+        "/etc",
+        "/var/lib",
+        "/etc/systemd/system",
+        PATHS.root,
+        PATHS.config,
+        PATHS.state,
+        PATHS.models,
+    }
+    assert not whole & {*planned.of_root, *planned.of_user}
+    assert not [path for path in planned.of_root if path.startswith(PATHS.state + "/")], "that is the user's to do"
+    assert all(path.startswith(f"{PATHS.state}/") for path in planned.of_user)
+
+
+def test_the_models_stay() -> None:
+    assert PATHS.model.startswith(PATHS.models)
+    assert not [path for path in every(removal(PATHS, UNITS)) if path.startswith(PATHS.models + "/")]
+
+
+def test_units_go_with_their_scripts_and_environment_files() -> None:
+    planned = removal(PATHS, UNITS)
+    assert {
+        "/etc/sglang-pd/decode-1.sh",
+        "/etc/sglang-pd/decode-1.env",
+        "/etc/systemd/system/sglang-pd-decode-1.service",
+    } < {*planned.of_root}
+
+
+def there(*paths: str, units: tuple[str, ...] = ()) -> Removal:
+    planned = removal(PATHS, units)
+    found = FoundPaths({path: FoundPath("directory") if path in paths else ABSENT for path in every(planned)})
+    return planned.there(found)
+
+
+@pytest.mark.parametrize("paths", [(), (PATHS.models, PATHS.state)])
+def test_a_second_time_there_is_nothing(paths: tuple[str, ...]) -> None:
+    assert there(*paths).is_nothing(PATHS.models)
+
+
+@pytest.mark.parametrize("path", [PATHS.root, PATHS.cache, PATHS.pin, "/run/sglang-pd"])
+def test_whatever_is_left_is_something(path: str) -> None:
+    assert not there(path).is_nothing(PATHS.models)
+
+
+@pytest.mark.parametrize("given", [None, "", "gpu-2", "gpu-*", 1])
+def test_a_host_is_named_once_more(given: object) -> None:
+    confirmed("gpu-1", "gpu-1")
+    with pytest.raises(PlanError, match="NAME=gpu-1"):
+        confirmed("gpu-1", given)
