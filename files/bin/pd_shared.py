@@ -37,7 +37,12 @@ class Fault(argparse.ArgumentTypeError):  # so argparse itself tells one that th
 
 def say(line: str) -> None:
     """One line on stderr, the tool's name before it."""
-    print(f"{Path(sys.argv[0]).name}: {line}", file=sys.stderr, flush=True)
+    print(f"{Path(sys.argv[0]).name}: {plain(line)}", file=sys.stderr, flush=True)
+
+
+def plain(text: str) -> str:
+    """Text as one line of a terminal: it may quote a server, a package source, another user."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+", " ", text)
 
 
 def exit_code(main: Callable[[], int]) -> int:
@@ -222,17 +227,47 @@ def find_signature(line: str, signatures: list[Signature]) -> Signature | None:
 
 
 def write_atomically(path: Path, content: str | bytes, mode: int = 0o644) -> None:
-    """A new file in the place of whatever has its name; a link is replaced, not followed. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
+    """A new file in the place of whatever has its name; a link is replaced, not followed. Raises OSError.
+
+    A power cut leaves the one before, or this one whole; once this returns, this one.
+    """
+    temporary = written_beside(path, content, mode)
+    try:
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    to_disk(path.parent)
+
+
+def written_beside(path: Path, content: str | bytes, mode: int = 0o644) -> Path:
+    """A new file under another name in the same folder, on the disk, to take the place of `path`. Raises OSError."""
+    temporary = beside(path)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(descriptor, mode)
             file.write(content.encode() if isinstance(content, str) else content)
-        temporary.replace(path)
+            file.flush()
+            os.fsync(descriptor)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    return temporary
+
+
+def beside(path: Path) -> Path:
+    """A name that nothing has, in the same folder."""
+    return path.with_name(f".{path.name}.{os.urandom(8).hex()}")
+
+
+def to_disk(folder: Path) -> None:
+    """The names in a folder, as they are now, outlive a power cut. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def remove(path: Path) -> None:

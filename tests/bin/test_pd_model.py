@@ -517,6 +517,11 @@ def test_absent_directory_exits_3(tmp_path: Path) -> None:
     assert (found["code"], found["whole"]) == (3, False)
 
 
+def test_no_words_of_a_hub_or_user_move_the_cursor(tmp_path: Path) -> None:
+    command = [sys.executable, str(TOOL), "check", "--directory", str(tmp_path / "x\x1b[2Jy")]
+    assert "x [2Jy: not whole" in subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+
+
 def test_broken_record_is_not_whole(tmp_path: Path) -> None:
     (tmp_path / ".pd-model.json").write_text('{"files": []}')
     found = check(tmp_path)

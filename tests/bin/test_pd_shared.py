@@ -83,6 +83,8 @@ def test_what_goes_wrong_is_one_line_and_an_exit_code(capsys: pytest.CaptureFixt
         return main
 
     assert shared.exit_code(lambda: 7) == 7
+    assert shared.exit_code(raising(shared.Fault("a server said \x1b[2J\n\x9bthis"))) == 1
+    assert capsys.readouterr().err.endswith(": a server said  [2J this\n")
     assert shared.exit_code(raising(shared.Fault("no such thing"))) == 1
     assert shared.exit_code(raising(shared.Fault("no such setting", 2))) == 2
     assert shared.exit_code(raising(OSError(28, "No space left on device", "/x/y"))) == 1
