@@ -38,7 +38,7 @@ def rows(
     units: FoundUnits,
 ) -> tuple[Row, ...]:
     """What differs of servers and release. files: instance name -> its launch script, environment and unit."""
-    every = [_release(plan, found, units), *(_packages(plan, part, units) for part in ("env", "router"))]
+    every = [_release(plan, found, units), *(_packages(plan, part, fingerprints, units) for part in ("env", "router"))]
     for instance in plan.instances:
         running, wanted = units.instances[instance.name], fingerprints[instance.name]
         restarts = running_operation(plan, instance)
@@ -149,25 +149,27 @@ def _release(plan: Plan, found: FoundPaths, units: FoundUnits) -> Row | None:
     return Row("release", wanted, on_disk, running or AS_WANTED, "; ".join([*moved, *sorted(restarts)]))
 
 
-def _packages(plan: Plan, part: str, units: FoundUnits) -> Row | None:
-    """Files of an environment, compared with their lock and record. Another release's are told by its own row."""
+def _packages(plan: Plan, part: str, fingerprints: Mapping[str, Fingerprint], units: FoundUnits) -> Row | None:
+    """Files of an environment, compared with their lock and record. Another release's are told by its own row, and
+    what a run starts for another reason by that one's."""
     if plan.release.existing:
         return None
     lines = damage((plan.built or {}).get(part)) if plan.built else ["not built"]
     of_part = [instance for instance in plan.instances if instance.part == part]
-    wanted = plan.packages(part)
-    other = []
+    other: dict[str, list[Instance]] = {}  # what is known of those that restart for it
     for instance in of_part:
-        mark = units.instances[instance.name].fingerprint
-        if mark and mark.release == plan.release.id and mark.packages != wanted:
-            other.append(instance)
+        running = units.instances[instance.name]
+        mark = running.fingerprint
+        if mark and running.active not in DOWN and fingerprints[instance.name].differs(mark, "packages"):
+            known = "nobody knows" if mark.packages is None else "started before the repair"
+            other.setdefault(known, []).append(instance)
     if not lines and not other:
         return None
     on_disk = lines[0] + (f", and {len(lines) - 1} more" if len(lines) > 1 else "") if lines else AS_WANTED
-    restarts = sorted({running_operation(plan, instance) for instance in other})
+    restarts = sorted({running_operation(plan, instance) for same in other.values() for instance in same})
     repaired = [f"Runtime | Release {plan.release.id}"] if lines else []
-    names = ", ".join(instance.name for instance in other)
+    told = [f"{', '.join(instance.name for instance in same)}: {known}" for known, same in other.items()]
     return Row(
         f"packages of {part}", "as locked", on_disk,
-        f"{names}: started before the repair" if names else "", "; ".join([*repaired, *restarts]),
+        "; ".join(told), "; ".join([*repaired, *restarts]),
     )  # fmt: skip

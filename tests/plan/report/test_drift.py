@@ -92,6 +92,8 @@ def test_a_bare_host_has_a_row_for_everything() -> None:
         ({"made": replace(PLAN, built={"env": {"whole": False, "files": {"changed": ["a.py", "b.py"]}}, "router": WHOLE})},
          ("packages of env", "file a.py is changed, and 1 more", "prefill, decode: started before the repair",
           f"Runtime | Release {ID}; {WORKERS}")),
+        ({"marks": {"router": {"packages": None}}},
+         ("packages of router", "as wanted", "router: nobody knows", ROUTER)),
         ({"marks": {"router": {"packages": "before"}}},
          ("packages of router", "as wanted", "router: started before the repair", ROUTER)),
     ],
@@ -101,6 +103,14 @@ def test_each_difference_is_one_row(changes: dict[str, Any], row: tuple[str, str
         changes = {**changes, "marks": {name: {"packages": "r"} for name in ("prefill", "decode")}}
     [found] = compared(**changes)
     assert (found.what, found.on_disk, found.running, found.operation) == row
+
+
+@pytest.mark.parametrize("changes", [
+    {"marks": {"router": {"packages": "before"}}, "running": {"router": {"active": "failed"}}},
+    {"marks": {"router": {"packages": "before", "release": "other"}}},
+])  # fmt: skip
+def test_only_what_runs_on_packages_of_before_was_started_before_the_repair(changes: dict[str, Any]) -> None:
+    assert [row for row in compared(**changes) if row.what.startswith("packages")] == []
 
 
 def test_what_else_a_run_would_change_is_named_by_its_operation() -> None:
