@@ -56,10 +56,11 @@ case $what in
     watched) (exec 3>&-; run); ended=$?; echo "$$ $PPID ended" >&3; read -r what <"/{FOLDER}/$$"; exit $ended ;;
 esac
 """
-# What may differ between two hosts that were made alike: caches, logs, what the system itself keeps.
+# What may differ between two hosts that were made alike: caches, logs, what the system itself keeps, and what is told
+# once a reboot has made the proof stale.
 NOT_OURS = re.compile(
     r"^/(var/lib/(apt|dpkg|systemd|private|sglang-pd/cache)|var/(log|cache)|usr|run/(held|systemd|user|log|lock|utmp)|"
-    r"etc/(ld\.so\.cache|ssl)|opt/sglang-pd/cache|lib/systemd|(var/)?tmp/systemd-private)\b|"
+    r"etc/(ld\.so\.cache|ssl|sglang-pd/probe-stale)|opt/sglang-pd/cache|lib/systemd|(var/)?tmp/systemd-private)\b|"
     r"/__pycache__|\.pyc$|^/etc/.*[~-]$|^\(sd-|^/usr/sbin/sshd|^sshd: "
 )
 LOOK = """find /etc /opt /root /tmp /var /run /home /srv /dev/shm -xdev 2>/dev/null
@@ -157,7 +158,13 @@ def full_disk(node: Node) -> Iterator[None]:
     filler = node.folder / "filler"
     try:
         with filler.open("wb", buffering=0) as file:
-            os.posix_fallocate(file.fileno(), 0, os.statvfs(node.folder).f_bavail * os.statvfs(node.folder).f_frsize)
+            size, part = 0, 1 << 30
+            while part >= 4096:  # what is free changes meanwhile, and a file takes more than its bytes
+                try:
+                    os.posix_fallocate(file.fileno(), size, part)
+                    size += part
+                except OSError:
+                    part //= 2
             file.seek(0, os.SEEK_END)
             with contextlib.suppress(OSError):
                 while file.write(b"\0" * 4096):
@@ -304,8 +311,8 @@ def run_until(node: Node, case: Case | None, seconds: dict[str, list[float]], **
 
 def look(node: Node) -> set[str]:
     """Files and processes, as far as two hosts that were made alike have the same."""
-    lines = out(node, LOOK).splitlines()
-    return {VARYING.sub("#", line) for line in lines if not NOT_OURS.search(line) and "held-shell" not in line}
+    lines = filter(str.strip, out(node, LOOK).splitlines())
+    return {VARYING.sub("#", line.strip()) for line in lines if not NOT_OURS.search(line) and "held-shell" not in line}
 
 
 @dataclass
