@@ -49,7 +49,7 @@ test-faults: $(SUITE) packages ## PART=1/40: end a first run at every operation,
 ifdef PART
 	@$(VENV)/bin/python -m tests.node.broken_runs --part $(PART) --seed $(or $(SEED),1) --together $(or $(TOGETHER),1)
 else
-	@FAULTS=$(or $(FAULTS),20) SEED=$(or $(SEED),$(shell date +%s)) $(VENV)/bin/python -m pytest tests/node/test_faults.py tests/node/test_parts.py tests/node/test_revisions.py tests/node/test_take_back.py tests/node/test_model_of_ones_own.py
+	@FAULTS=$(or $(FAULTS),20) SEED=$(or $(SEED),$(shell date +%s)) $(VENV)/bin/python -m pytest tests/node/test_faults.py tests/node/test_parts.py tests/node/test_revisions.py tests/node/test_take_back.py tests/node/test_upgrade.py tests/node/test_model_of_ones_own.py
 endif
 
 test-kernels: $(KERNELS) ## test the GPU kernels alone, in Triton's interpreter and compiled for sm_120; no GPU needed

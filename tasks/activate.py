@@ -7,7 +7,7 @@ from pyinfra.api import deploy
 
 from tasks.facts.history import Text
 from tasks.facts.paths import Paths
-from tasks.operations import files, release
+from tasks.operations import files, passed, release
 from tasks.plan.phases import activate as planned
 from tasks.plan.plan import Plan
 from tasks.plan.release.history import package_changes
@@ -28,16 +28,18 @@ def switch(plan: Plan) -> None:
     previous, serving = plan.history.previous_once(plan.release.id), plan.history.current
     kept = host.get_fact(Text, path=paths.description(serving)) if serving not in ("", plan.release.id) else ""
 
+    first = passed.before_changes(plan, planned.moves(plan, found))
     if pin:
-        files.file(name=f"Pin {pin.path}", wanted=pin, found=found[pin.path])
+        files.file(name=f"Pin {pin.path}", wanted=pin, found=found[pin.path], first=first)
     else:
-        files.absent(name="No pin", path=paths.pin, found=found[paths.pin])
+        files.absent(name="No pin", path=paths.pin, found=found[paths.pin], first=first)
     if previous:
         release.linked(
             name=f"Previous release is {previous}",
             directory=f"{paths.releases}/{previous}",
             link=paths.previous,
             found=found[paths.previous].target,
+            first=first,
         )
     if kernels:
         release.compiled(
@@ -48,6 +50,7 @@ def switch(plan: Plan) -> None:
         directory=plan.release_directory,
         link=paths.current,
         found=found[paths.current].target,
+        first=first,
         checks=planned.release_checks(plan),
         changes=[*package_changes(plan.release, kept), *patch_changes(plan.release.patches, found[mark].text)],
     )

@@ -9,8 +9,8 @@ from pyinfra.api import deploy
 
 from tasks.facts.paths import Paths
 from tasks.facts.secret import Secret
-from tasks.operations import files
-from tasks.plan.files import FoundPath, WantedFile, read_secret
+from tasks.operations import files, passed
+from tasks.plan.files import FoundPath, WantedFile, as_wanted, read_secret
 from tasks.plan.phases.passed import passed_config
 from tasks.plan.phases.routing import workers_file
 from tasks.plan.phases.verify import verify_config
@@ -35,17 +35,29 @@ def write(plan: Plan) -> None:
     found_key, left_of_key = _secret(plan.paths.secret, key, plan.paths.secret_leftovers)
     found_tls, left_of_tls = _secret(plan.paths.tls, tls, [f"{plan.paths.tls}.new"])
 
+    changes = [not as_wanted(file, there) for file, there in ((key, found_key), (tls, found_tls))]
+    changes += [not as_wanted(file, found[file.path]) for file in wanted]
+    first = passed.before_changes(plan, any(changes))
     if key:
-        files.file(name=f"API key {key.path}", wanted=key, found=found_key, leftovers=left_of_key)
+        files.file(name=f"API key {key.path}", wanted=key, found=found_key, first=first, leftovers=left_of_key)
     else:
-        files.absent(name="No API key", path=plan.paths.secret, found=found_key, leftovers=left_of_key)
+        files.absent(name="No API key", path=plan.paths.secret, found=found_key, first=first, leftovers=left_of_key)
     if tls:
-        files.file(name=f"Certificate and key {tls.path}", wanted=tls, found=found_tls, leftovers=left_of_tls)
+        files.file(
+            name=f"Certificate and key {tls.path}", wanted=tls, found=found_tls, first=first, leftovers=left_of_tls
+        )
     else:
-        files.absent(name="No certificate", path=plan.paths.tls, found=found_tls, leftovers=left_of_tls)
+        files.absent(name="No certificate", path=plan.paths.tls, found=found_tls, first=first, leftovers=left_of_tls)
     for file in wanted:
         then = "systemctl daemon-reload" if file.path.startswith(UNITS) else None
-        files.file(name=f"File {file.path}", wanted=file, found=found[file.path], then=then, like=like.get(file.path))
+        files.file(
+            name=f"File {file.path}",
+            wanted=file,
+            found=found[file.path],
+            first=first,
+            then=then,
+            like=like.get(file.path),
+        )
 
 
 def _secret(path: str, wanted: WantedFile | None, leftovers: list[str]) -> tuple[FoundPath, list[str]]:

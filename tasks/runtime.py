@@ -6,8 +6,8 @@ from pyinfra import host
 from pyinfra.api import deploy
 
 from tasks.facts.paths import Paths
-from tasks.operations import files, release
-from tasks.plan.files import WantedFile, to_json
+from tasks.operations import files, passed, release
+from tasks.plan.files import FoundPaths, WantedFile, to_json
 from tasks.plan.phases import runtime as planned
 from tasks.plan.plan import Plan
 from tasks.support import catalogue
@@ -27,8 +27,9 @@ def _build(plan: Plan, tools: list[WantedFile]) -> None:
     lock, router_lock = planned.lock_files(plan)
     placed = [uv, lock, router_lock, *([patches] if patches else []), spec, planned.description(plan)]
     metadata = planned.uv_metadata(plan)
-    found = host.get_fact(Paths, paths=[metadata, *(file.path for file in (*tools, *placed))])
+    found = host.get_fact(Paths, paths=[metadata, plan.paths.passed, *(file.path for file in (*tools, *placed))])
 
+    _kept(plan, tools, found)
     files.files(name=f"Tools in {plan.paths.bin}", wanted=tools, found=found)
     files.files(name=f"Locks in {plan.paths.locks}", wanted=placed, found=found)
     release.uv(
@@ -49,8 +50,9 @@ def _build(plan: Plan, tools: list[WantedFile]) -> None:
 def _adopt(plan: Plan, tools: list[WantedFile]) -> None:
     parts = plan.release.folders
     links = [f"{plan.release_directory}/{name}" for name in parts]
-    found = host.get_fact(Paths, paths=[*links, *(file.path for file in tools)])
+    found = host.get_fact(Paths, paths=[*links, plan.paths.passed, *(file.path for file in tools)])
 
+    _kept(plan, tools, found)
     files.files(name=f"Tools in {plan.paths.bin}", wanted=tools, found=found)
     release.adopted(
         name=f"Release {plan.release.id}",
@@ -59,3 +61,9 @@ def _adopt(plan: Plan, tools: list[WantedFile]) -> None:
         parts=parts,
         found=found,
     )
+
+
+def _kept(plan: Plan, tools: list[WantedFile], found: FoundPaths) -> None:
+    """Before the first change of what servers are started from."""
+    needed = found[plan.paths.passed].kind == "absent"
+    passed.as_found(name="What serves is kept as found", plan=plan, needed=needed, tools=tools)

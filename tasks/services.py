@@ -29,7 +29,7 @@ def bring_up(plan: Plan) -> None:
     open_gates = waiting(plan.instances, found.instances)
     serving = found.serving(plan.instances).units
 
-    left_over = found.without_instance(plan.instances)
+    left_over = found.left_over(plan.instances, plan.devices)
     services.retired(
         name="Units that no instance needs",
         plan=plan,

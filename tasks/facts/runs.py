@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 
 from tasks.facts.sections import PRELUDE, Sections
-from tasks.plan.service.paths import LOCK, RESUME, RUN_RECORD, STAMP
+from tasks.plan.service.paths import LOCK, RESTORING, RESUME, RUN_RECORD, STAMP
 
 # A shared lock, for a moment: two that ask do not see each other.
 _SCRIPT = f"""
-holder() {{ [ ! -e {LOCK} ] || flock -s -n {LOCK} true || cat {LOCK}; true; }}
+free() {{ [ ! -e $1 ] || flock -s -n $1 true; }}
+holder() {{ free {LOCK} || cat {LOCK}; free {RESTORING} || cat {RESTORING}; true; }}
 left() {{ cat "$1" 2>/dev/null; true; }}
 resuming() {{ ! systemctl is-active -q {RESUME} 2>/dev/null || echo yes; true; }}
 section lock holder

@@ -54,6 +54,7 @@ def directory(wanted: WantedDirectory, found: FoundPath) -> Commands:
 def file(
     wanted: WantedFile,
     found: FoundPath,
+    first: str = "",
     then: str | None = None,
     leftovers: Sequence[str] = (),
     like: WantedFile | None = None,
@@ -62,7 +63,8 @@ def file(
 
     --diff shows new files whole; of those with a gist it says that in one line, unless full_diff is set.
 
-    then: a command that makes new content known, such as systemctl daemon-reload. leftovers: files to be removed.
+    first: a command that comes before the change. then: one that makes new content known, such as systemctl
+    daemon-reload. leftovers: files to be removed.
     like: a file shown before; --diff does not repeat what a new one has in common with it.
     """
     if leftovers:
@@ -73,6 +75,8 @@ def file(
         return
     if state.config.DIFF and not state.is_executing:
         _show(wanted, found, like)
+    if first:
+        yield StringCommand(first)
     yield from _placed(wanted, found, then)
 
 
@@ -100,7 +104,8 @@ def _placed(wanted: WantedFile, found: FoundPath, then: str | None = None) -> Co
         beside = f"{wanted.path}.new"
         yield sent(wanted.content, beside)
         new = shlex.quote(beside)
-        yield StringCommand(f"{_given_to(wanted, new)} && mv -fT {new} {path}")
+        # on the disk before it has its name: a power cut leaves no empty file
+        yield StringCommand(f"{_given_to(wanted, new)} && sync {new} && mv -fT {new} {path}")
         if then:
             yield StringCommand(then)
         return
@@ -108,13 +113,15 @@ def _placed(wanted: WantedFile, found: FoundPath, then: str | None = None) -> Co
 
 
 @operation()
-def absent(path: str, found: FoundPath, leftovers: Sequence[str] = ()) -> Commands:
-    """No such path. leftovers: files to be removed with it."""
+def absent(path: str, found: FoundPath, first: str = "", leftovers: Sequence[str] = ()) -> Commands:
+    """No such path. first: a command that comes before it is removed. leftovers: files to be removed with it."""
     if found.kind == "absent" and not leftovers:
         host.noop(f"{path} is not there")
         return
     if leftovers:
         yield StringCommand(f"rm -f {shlex.join(leftovers)}")
+    if first and found.kind != "absent":
+        yield StringCommand(first)
     yield StringCommand(f"rm -rf {shlex.quote(path)}")
 
 

@@ -4,16 +4,39 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
 
 from pyinfra import host, state
 from pyinfra.api import Host, State, StringCommand, operation
 
 from tasks.facts.passed import Passed
+from tasks.facts.units import Units
 from tasks.operations.progress import ask, follow_gates, run_and_log, say
+from tasks.operations.upload import sent
+from tasks.plan.files import WantedFile
 from tasks.plan.phases import passed
 from tasks.plan.plan import Plan
-from tasks.plan.service.paths import RESUME
+from tasks.plan.service.paths import KEPT, RESUME
+from tasks.plan.service.restarts import FoundUnits, read_units
 from tasks.support import summary
+
+
+@operation()
+def as_found(plan: Plan, needed: bool, tools: Sequence[WantedFile]) -> Generator[StringCommand, None, None]:
+    """What serves is kept as it is found, before the first of it changes.
+
+    needed: where no run has kept anything yet, such as on a host of an older playbook. tools: those of this playbook,
+    which are not on the host yet.
+    """
+    config = passed.found_config(plan, _units(plan), [tool.path for tool in tools]) if needed else None
+    if config is None:
+        host.noop("nothing serves that was never kept" if needed else "runs keep what passed")
+        return
+    yield StringCommand(shlex.join(["install", "-d", "-m", "700", KEPT, passed.KEEPING]))
+    own = [WantedFile(f"{passed.KEEPING}/{Path(t.path).name}", t.content) for t in tools if t.path.endswith(passed.OWN)]
+    for file in (*own, config):
+        yield sent(file.content, file.path)
+    yield StringCommand(passed.keeping(config))
 
 
 @operation()
@@ -46,3 +69,14 @@ def taken_back(state: State, host: Host, plan: Plan, faults: Sequence[str]) -> b
     else:
         say(host, "the change failed and is not taken back, for the reason above", "red")
     return False
+
+
+def before_changes(plan: Plan, changes: bool) -> str:
+    """The command to run before anything changes that servers are started from: with it, what serves comes back where
+    this run breaks off. "" where nothing changes, or nothing serves."""
+    serving = _units(plan).serving(plan.instances).units if changes else ()
+    return passed.arming(plan, serving) if serving else ""
+
+
+def _units(plan: Plan) -> FoundUnits:
+    return read_units(host.get_fact(Units, **plan.units), plan.instances, plan.target)

@@ -76,10 +76,18 @@ def compiled(plan: Plan, asked: Told, mark: str, found: str | None) -> Commands:
 
 
 @operation()
-def linked(directory: str, link: str, found: str, checks: Sequence[Told] = (), changes: Sequence[str] = ()) -> Commands:
+def linked(
+    directory: str,
+    link: str,
+    found: str,
+    first: str = "",
+    checks: Sequence[Told] = (),
+    changes: Sequence[str] = (),
+) -> Commands:
     """A link points at a release, moved in one step after every check has passed.
 
-    changes: what the switch does to packages and patches, a line each.
+    first: a command that comes before the link moves. changes: what the switch does to packages and patches, a line
+    each.
     """
     if found == directory:
         host.noop(f"{link} points at {directory}")
@@ -88,8 +96,10 @@ def linked(directory: str, link: str, found: str, checks: Sequence[Told] = (), c
         say(host, line)
     for check in checks:
         yield FunctionCommand(pass_checks, [check], {})
-    new = shlex.quote(f"{link}.new")
-    yield StringCommand(f"ln -sfnT {shlex.quote(directory)} {new} && mv -fT {new} {shlex.quote(link)}")
+    if first:
+        yield StringCommand(first)
+    new, folder = shlex.quote(f"{link}.new"), shlex.quote(link.rpartition("/")[0])
+    yield StringCommand(f"ln -sfnT {shlex.quote(directory)} {new} && mv -fT {new} {shlex.quote(link)} && sync {folder}")
 
 
 @operation()

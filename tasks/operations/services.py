@@ -35,7 +35,7 @@ def retired(plan: Plan, units: Mapping[str, Sequence[str]], serving: Sequence[st
         host.noop("no unit is left over")
         return
     for unit in units:
-        say(host, f"{unit}: ends and goes, the plan has no such server")
+        say(host, f"{unit}: ends and goes, the plan has no such unit")
     yield StringCommand(arming(plan, serving))
     yield StringCommand(f"systemctl disable -q --now {shlex.join(units)}")
     files = [file for of_unit in units.values() for file in of_unit]

@@ -8,6 +8,7 @@ from collections.abc import Generator, Sequence
 from pyinfra import host, logger
 from pyinfra.api import FunctionCommand, Host, State, StringCommand, operation
 
+from tasks.operations.files import as_user
 from tasks.operations.progress import ask, in_own_unit, left_by, run_and_log, say, start_again
 from tasks.plan.findings import Finding, Level
 from tasks.plan.phases.passed import arming, disarming
@@ -48,7 +49,10 @@ def proved(plan: Plan, found: proof.Proof, serving: Serving, told: bool) -> Comm
 
 
 def measure(state: State, host: Host, plan: Plan, serving: Sequence[str]) -> bool:
-    """Run pd-probe as the servers are run, and judge what it found. False where servers must not start on it."""
+    """Run pd-probe as the servers are run, and judge what it found. False where servers must not start on it.
+
+    What was measured before stays until there is a new result: a run that breaks off takes no proof away.
+    """
     if serving:
         say(host, f"drained for the proof: {', '.join(serving)}")
         if not run_and_log(state, host, arming(plan, serving)):
@@ -57,7 +61,10 @@ def measure(state: State, host: Host, plan: Plan, serving: Sequence[str]) -> boo
         run_and_log(state, host, f"{first}systemctl stop {shlex.join(serving)}")
     boot = ask(host, f"cat {BOOT_ID}").strip()
     run_and_log(state, host, _probe(plan, boot))
-    measured = left_by(host, plan.settings.service_user, plan.paths.measured)
+    user, left = plan.settings.service_user, plan.paths.measuring
+    measured = left_by(host, user, left)
+    if measured:
+        ask(host, as_user(user, "mv", "-fT", left, plan.paths.measured))
     found = proof.read(plan, measured or None, boot, serving=False)
     page = report.write(host.name, plan, (*plan.findings, *found.findings), found.data, found.state)
     if found.stale:
@@ -80,7 +87,7 @@ def _probe(plan: Plan, boot: str) -> str:
     command = [f"{paths.bin}/pd-probe", "--config", paths.probe, "--boot", boot]
     seconds = 3 * settings.probe_limit + 60
     return in_own_unit(
-        plan, PROBE_UNIT, command, paths.measured, LimitMEMLOCK=settings.limit_memlock, RuntimeMaxSec=seconds
+        plan, PROBE_UNIT, command, paths.measuring, LimitMEMLOCK=settings.limit_memlock, RuntimeMaxSec=seconds
     )
 
 

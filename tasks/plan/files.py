@@ -128,6 +128,11 @@ def compare(wanted: WantedFile, found: FoundPath) -> Difference:
     )
 
 
+def as_wanted(wanted: WantedFile | None, found: FoundPath) -> bool:
+    """None: no such path is wanted."""
+    return not compare(wanted, found) if wanted else found.kind == "absent"
+
+
 SHORT = 20  # changed lines; so few are shown of any file: they are an edit by hand, or an upgrade's
 FOLD = 5  # lines in a row that two files share
 

@@ -31,7 +31,7 @@ from tasks.facts.runs import Runs
 from tasks.plan.errors import PlanError
 from tasks.plan.run import record
 from tasks.plan.run.record import Found, Locked, Record
-from tasks.plan.service.paths import KEPT, LOCK, RESUME, RUN_RECORD, STAMP
+from tasks.plan.service.paths import KEPT, LOCK, RESTORING, RESUME, RUN_RECORD, STAMP
 from tasks.plan.settings.settings import Settings
 from tasks.support import checkout, connection
 from tasks.support.dry import is_dry
@@ -42,7 +42,9 @@ ANSWER = 60.0  # seconds that a host may take to say whether its lock is free
 
 # Bash, which every Debian has: its `read` has a time limit. Lines of standard input are records of tasks.plan.run; each
 # takes the place of the one before. After the line "stamp" they are the host's stamp too. Where the input ends and the
-# last record has no end yet, the run was lost.
+# last record has no end yet, the run was lost. The stamp has to outlive a power cut, the record does not.
+#
+# A change that a run takes back is taken back to its end, also where that run is gone: the next one waits for it.
 #
 # A line of output now and then: the host's kernel ends a connection whose other side no longer takes it, after
 # tcp_retries2 attempts, 15 to 16 minutes. The kernel over there takes it also while pyinfra waits for Enter.
@@ -51,12 +53,13 @@ _HOLDER = f"""umask 077; trap '' PIPE
 [ "$(id -u)" = 0 ] || {{ echo unprivileged; exit; }}
 mkdir -p -m 700 {LOCK.rpartition("/")[0]} && exec 9>>{LOCK} || exit 1
 flock -w 5 9 || {{ echo held; exit 0; }}
+[ ! -e {RESTORING} ] || flock -s -n {RESTORING} true || {{ echo held; exit 0; }}
 echo $$ >{LOCK}
 if systemctl is-active -q {RESUME}; then systemctl restart {RESUME} </dev/null >&2; fi
 echo taken
 stamped= last= part=
-keep() {{ printf '%s\\n' "$last" >"$1.new" && mv -fT "$1.new" "$1"; }}
-note() {{ keep {RUN_RECORD}; [ -z "$stamped" ] || keep {STAMP}; }}
+keep() {{ printf '%s\\n' "$last" >"$1.new" && $2 "$1.new" && mv -fT "$1.new" "$1" && $2 "${{1%/*}}"; }}
+note() {{ keep {RUN_RECORD} :; [ -z "$stamped" ] || keep {STAMP} sync; }}
 finish() {{ case $last in *'"ended":null}}') last="${{last%null\\}}}}\\"lost\\"}}"; note ;; esac; }}
 trap finish EXIT; trap exit TERM HUP INT
 while :; do

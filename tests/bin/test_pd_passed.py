@@ -21,6 +21,7 @@ SYSTEMCTL = """#!/bin/sh
 echo "$@" >>"$NOTED"
 case $1 in
 is-active) case " $UP " in *" $3 "*) exit 0 ;; esac; exit 3 ;;
+show) echo ActiveState=active; echo InvocationID=1 ;;
 start) for unit; do case " $BROKEN " in *" $unit "*) exit 1 ;; esac; done ;;
 esac
 """
@@ -185,6 +186,76 @@ def test_what_does_not_come_back_is_said(host: Host) -> None:
     host.path("kept.json").unlink()
     first = host.run("restore")
     assert first.returncode == 1 and "nothing has passed before on this host" in first.stderr
+
+
+def full(words: tuple[list[str], dict[str, str]]) -> subprocess.CompletedProcess[str]:
+    """Run where no file can grow beyond 1 KiB."""
+    line, environment = words
+    limited = ["bash", "-c", 'ulimit -f 1; exec "$@"', "bash", *line]
+    return subprocess.run(limited, env=environment, capture_output=True, text=True)
+
+
+def long_script(host: Host) -> None:
+    """What passed last does not fit on the disk any more."""
+    host.path("script").write_text("x" * 4096)
+    assert host.run("keep").returncode == 0
+    host.path("script").write_text("bad\n")
+    host.path("noted").write_text("")
+
+
+def test_on_a_full_disk_nothing_is_stopped_and_nothing_is_left(host: Host) -> None:
+    long_script(host)
+    before = sorted(path.name for path in host.folder.iterdir())
+    failed = full(host.command("restore"))
+    assert failed.returncode == 1 and "Traceback" not in failed.stderr, failed.stderr
+    assert not [line for line in host.asked if line.startswith(("stop", "disable"))]
+    assert host.path("script").read_text() == "bad\n"
+    assert sorted(path.name for path in host.folder.iterdir()) == before
+
+
+def test_on_a_full_disk_what_was_stopped_starts_all_the_same(host: Host) -> None:
+    long_script(host)
+    host.path("lock").touch()
+    more = ("--kept", host.path("kept.json"), "--lock", host.path("lock"), "a.service", "router.service=1")
+    resumed = full(host.command("resume", *more))
+    assert resumed.returncode == 1 and "not back to what passed last: " in resumed.stderr, resumed.stderr
+    assert host.asked[-1] == "start --no-block a.service router.service"
+
+
+def test_no_run_begins_before_the_way_back_is_at_its_end(host: Host) -> None:
+    """Whatever became of the run that asked."""
+    lock, gate = host.path("run") / "restoring", host.path("gate")
+    os.mkfifo(gate)
+    asks = host.path("asks")
+    asks.write_text(f"#!/bin/sh\nread -r line <{gate}\n")
+    asks.chmod(0o755)
+    host.config("script", "key", "pin", "passed.json", verify=str(asks))
+    assert host.run("keep").returncode == 0
+    host.path("script").write_text("bad\n")
+    line, environment = host.command("restore", "--lock", lock)
+    process = subprocess.Popen(line, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        with gate.open("w") as answer:  # opens once the service is asked
+            assert subprocess.run(["flock", "-s", "-n", lock, "true"]).returncode == 1
+            assert lock.read_text() == f"{process.pid}\n"
+            answer.write("good\n")
+        assert process.wait() == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert subprocess.run(["flock", "-s", "-n", lock, "true"]).returncode == 0
+
+
+@pytest.mark.parametrize("start", ["1", "2", ""], ids=["none began", "one began again", "not told"])
+def test_servers_that_run_since_before_the_change_are_not_stopped(host: Host, start: str) -> None:
+    host.path("script").write_text("bad\n")
+    host.path("lock").touch()
+    more = ("--kept", host.path("kept.json"), "--lock", host.path("lock"), "a.service=1", f"router.service={start}")
+    resumed = host.run("resume", *more)
+    assert resumed.returncode == 0, resumed.stderr
+    assert host.path("script").read_text() == "good\n"
+    stopped = [line for line in host.asked if line.startswith("stop")]
+    assert bool(stopped) is (start != "1"), stopped
 
 
 @pytest.mark.parametrize("changed", [True, False], ids=["changed", "only stopped"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tasks.plan.service.paths import DEVICES
+from tasks.plan.service.units import mark
 from tests.bin.wheels import wheel
 from tests.node.asking import CONFIG, UNITS, answers, out, pids, states
 from tests.node.deploying import INVENTORY, Result, broken_off, deploy, environment
@@ -34,6 +37,9 @@ QUIET = {
         "Services | No drop-ins over single units"}),
     "masked": (f"ln -sf /dev/null {SYSTEMD}/{UNITS[1]}; systemctl daemon-reload", {
         f"Launch | File {SYSTEMD}/{UNITS[1]}", f"Services | Enabled {UNITS[1]}"}),
+    "unit that only servers on GPUs need": (
+        f"printf '%s\\n' {shlex.quote(mark(DEVICES))} '[Service]' ExecStart=/bin/true >{SYSTEMD}/{DEVICES}", {
+        "Services | Units that no instance needs"}),
     "disabled": (f"systemctl disable -q {UNITS[2]}", {f"Services | Enabled {UNITS[2]}"}),
     "target disabled": ("systemctl disable -q sglang-pd.target", {"Services | Enabled sglang-pd.target"}),
     "mode": (f"chmod 777 {CONFIG}/router.sh", {f"Launch | File {CONFIG}/router.sh"}),
@@ -99,7 +105,10 @@ def test_what_concerns_no_running_server_is_named_and_put_right_without_a_restar
     mended = deploy(served, "-y")
     assert set(changed(mended)) == wanted, mended.output
     assert pids(served) == before and states(served) == ["active"] * 3
-    assert served.run(f"test -e {UNIT_DROP_IN} || ls {STATE}/cache/{GONE} {ROOT}/*/{GONE}*").returncode != 0
+    assert (
+        served.run(f"test -e {UNIT_DROP_IN} || ls {SYSTEMD}/{DEVICES} {STATE}/cache/{GONE} {ROOT}/*/{GONE}*").returncode
+        != 0
+    )
     assert drift(served) == (0, [])
 
 

@@ -135,6 +135,22 @@ def test_a_lock_whose_run_is_gone_is_taken_over_and_told(node: Node) -> None:
         without_plain_user(node)
 
 
+def test_no_run_begins_while_a_change_is_still_taken_back(node: Node) -> None:
+    """The run that began it may be gone, and its lock with it."""
+    restoring, unit = f"{FOLDER}/restoring", "pd-test-restoring"
+    held = f"exec 9>>{restoring}; flock 9; echo $$$$ >{restoring}; exec sleep infinity"  # systemd makes $$ of it
+    out(node, f"mkdir -p -m 700 {FOLDER}; systemd-run -q -u {unit} sh -c '{held}'")
+    try:
+        until(lambda: out(node, f"cat {restoring}") != "", "it is held", 60)
+        refused = deploy(node, "-y", operations=HELD)
+        pid = out(node, f"systemctl show -p MainPID --value {unit}")
+        assert refused.status != 0 and f"(pid {pid} on the host)" in refused.output, refused.output
+        assert "locked by another run of the playbook" in refused.output
+    finally:
+        out(node, f"systemctl stop {unit}; touch {GO}")
+    assert deploy(node, "-y", operations=HELD).status == 0
+
+
 def test_after_a_reboot_the_stamp_tells(node: Node) -> None:
     with running(node):
         stamp = node.run(f"cat {STAMP}").stdout

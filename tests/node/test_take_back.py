@@ -19,6 +19,7 @@ from tests.node.waiting import until
 LIMIT = 300.0  # seconds until servers are back, on a machine that does other things meanwhile
 PASSED, RESUME = "/var/lib/sglang-pd-playbook/passed.json", "sglang-pd-resume.service"
 TAKEN_BACK = "the change failed and is taken back: the service runs as it last passed"
+FAILS = '["--tokenizer-path", "/nowhere"]'  # the server's parser takes it, and so does the release's check
 long = pytest.mark.skipif("FAULTS" not in os.environ, reason="takes minutes: make test-faults")
 
 
@@ -40,7 +41,7 @@ def serves_as_before(node: Node, before: str) -> None:
 def test_a_change_whose_gate_fails_is_taken_back(served: Node) -> None:
     before = files(served)
     assert out(served, f"stat -c '%a %U' {PASSED}") == "600 root"
-    failed = deploy(served, "-y", decode_arguments='["--attention-backend", "no-such"]')
+    failed = deploy(served, "-y", decode_arguments=FAILS)
     assert failed.status != 0
     said = [line for line in failed.output.splitlines() if "decode: " in line or "the change" in line]
     assert any("its unit is" in line or "exit" in line for line in said), failed.output
@@ -70,6 +71,17 @@ def test_what_a_measurement_stopped_comes_back_when_its_run_breaks_off(served: N
 
 
 @long
+def test_a_run_that_breaks_off_before_the_first_restart_leaves_what_served(served: Node) -> None:
+    """Its files are back, so that nothing starts from half a change after a crash; nothing has to stop for it."""
+    before, running = files(served), pids(served)
+    broken_off(served, "Services | Units that no instance needs", signal.SIGKILL, decode_mem_fraction=0.61)
+    until(lambda: out(served, f"systemctl show -p LoadState --value {RESUME}") == "not-found", "it is back", LIMIT)
+    assert files(served) == before
+    assert pids(served) == running
+    serves_as_before(served, before)
+
+
+@long
 def test_a_run_that_breaks_off_between_writing_and_ready_leaves_what_served(served: Node) -> None:
     before = files(served)
     broken_off(served, "decode: starting", signal.SIGKILL, decode_mem_fraction=0.61)
@@ -92,7 +104,7 @@ def test_the_next_run_goes_on_although_what_served_is_coming_back(served: Node) 
 @long
 def test_a_layout_that_fails_brings_the_servers_of_the_one_before_back(served: Node) -> None:
     before = files(served)
-    failed = deploy(served, "-y", layout="single", server_arguments='["--attention-backend", "no-such"]')
+    failed = deploy(served, "-y", layout="single", server_arguments=FAILS)
     assert failed.status != 0 and TAKEN_BACK in failed.output, failed.output
     assert served.run("ls /etc/systemd/system/sglang-pd-server.service").returncode != 0, "nothing of it is left"
     assert states(served) == ["active"] * len(UNITS)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Iterator
 
 import pytest
 
 from tests.node import earlier
-from tests.node.asking import answer, out, states
-from tests.node.deploying import deploy, provisioned
+from tests.node.asking import CONFIG, answer, out, states
+from tests.node.deploying import command_line, deploy, environment, provisioned
 from tests.node.node import Node
 from tests.node.process import NodeError
 
 pytestmark = pytest.mark.serving
 # What took long to get: the release and its wheels, the uv environment, the models.
+BIN = "/opt/sglang-pd/bin"
 KEPT = "stat -c '%n %i %Y' /opt/sglang-pd/releases/* /opt/sglang-pd/cache/uv /var/lib/sglang-pd/models/*"
 
 
@@ -34,6 +36,37 @@ def taken_over() -> Iterator[Node]:
         pytest.fail(str(fault))
     finally:
         node.down()
+
+
+@pytest.mark.skipif("FAULTS" not in os.environ, reason="takes minutes: make test-faults")
+def test_the_first_upgrade_is_taken_back_where_it_fails(taken_over: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That commit kept nothing of what passed: it comes back as it was found, its tools and its API key included."""
+    node, changes = taken_over, {"decode_arguments": '["--tokenizer-path", "/nowhere"]'}
+    monkeypatch.setenv("PD_TEST_KEY", "of an earlier commit")
+    keyed = command_line("-y", router_api_key_env="PD_TEST_KEY")
+    ran = subprocess.run(
+        keyed, cwd=earlier.source(earlier.FIRST), env=environment(node), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout
+    lying = "find /etc/sglang-pd /etc/systemd/system /opt/sglang-pd/bin -type f ! -name probe-stale ! -name probe.json"
+    files = f"{lying} | sort | xargs sha256sum; readlink /opt/sglang-pd/current"
+    before = out(node, files)
+    assert "api-key.env" in before
+
+    failed = deploy(node, "-y", router_api_key_env="PD_TEST_KEY", **changes)
+
+    assert failed.status != 0
+    assert "the change failed and is taken back: the service runs as it last passed" in failed.output, failed.output
+    assert out(node, files) == before
+    assert states(node) == ["active"] * 3
+    asked = f"{BIN}/pd-verify --config {CONFIG}/verify.json --json"
+    assert json.loads(out(node, asked))["ok"] is True, "the router of before takes its key"
+
+    good = provisioned(node, router_api_key_env="PD_TEST_KEY")
+    assert node.run("ls /etc/sglang-pd/api-key.env").returncode != 0
+    assert good.output.index("Services | Running: router") < good.output.index("api-key.env: an earlier run left it")
+    provisioned(node)
 
 
 def test_a_host_of_an_earlier_commit_converges(taken_over: Node) -> None:

@@ -6,7 +6,7 @@ import json
 import shlex
 from dataclasses import dataclass
 
-from tasks.plan.files import WantedFile, to_json
+from tasks.plan.files import FoundPaths, WantedFile, as_wanted, to_json
 from tasks.plan.plan import Plan
 from tasks.plan.service.instances import Instance
 
@@ -27,6 +27,14 @@ USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 def pin_file(plan: Plan) -> WantedFile | None:
     """The pin that holds the host on this release; None where nothing does."""
     return WantedFile(plan.paths.pin, to_json(plan.pin.model_dump())) if plan.pin else None
+
+
+def moves(plan: Plan, found: FoundPaths) -> bool:
+    """Whether pin or links are about to change."""
+    links = {plan.paths.current: plan.release.id, plan.paths.previous: plan.history.previous_once(plan.release.id)}
+    return not as_wanted(pin_file(plan), found[plan.paths.pin]) or any(
+        release and found[link].target != f"{plan.paths.releases}/{release}" for link, release in links.items()
+    )
 
 
 @dataclass(frozen=True)

@@ -6,29 +6,57 @@ import shlex
 from collections.abc import Sequence
 
 from tasks.plan.files import WantedFile, to_json
-from tasks.plan.phases.verify import verify_config
 from tasks.plan.plan import Plan
-from tasks.plan.service.paths import LOCK, PASSED, PROBE_UNIT, RESUME, UNITS
+from tasks.plan.service.paths import DEVICES, LOCK, PASSED, PROBE_UNIT, RESTORING, RESUME, UNITS
+from tasks.plan.service.restarts import FoundUnits
+
+KEEPING = f"{LOCK.rpartition('/')[0]}/keeping"  # pd-passed where its own place still has another playbook's tools
+OWN = ("/pd-passed", "/pd_shared.py")  # of the tools, what it needs
 
 
 def passed_config(plan: Plan, more: Sequence[str]) -> WantedFile:
     """What pd-passed keeps: all that systemd starts the service from. more: paths of tools, and of units of neither
     servers nor router."""
-    paths, verify = plan.paths, verify_config(plan)
-    config = {
+    router = plan.router.unit if plan.router else ""
+    config = _config(plan, [i.unit for i in plan.instances], router, [worker.unit for worker in plan.workers], more)
+    return WantedFile(plan.paths.passed, to_json(config), gist="names what is kept")
+
+
+def found_config(plan: Plan, found: FoundUnits, more: Sequence[str]) -> WantedFile | None:
+    """As passed_config, of what serves now, whatever playbook wrote it; None where no router with its servers does."""
+    units, router = found.serving(plan.instances).units, plan.paths.unit("router").rpartition("/")[2]
+    workers = [unit for unit in units if unit != router]
+    if router not in units or not workers:
+        return None
+    of_before = [plan.paths.earlier_secret, f"{UNITS}/{DEVICES}"]
+    config = _config(plan, sorted({*found.files, *units} - {DEVICES}), router, workers, [*of_before, *more])
+    return WantedFile(f"{KEEPING}/config.json", to_json(config))
+
+
+def keeping(config: WantedFile) -> str:
+    """The command that keeps what a config in KEEPING names."""
+    run = ["python3", "-I", f"{KEEPING}/pd-passed", "keep", "--config", config.path]
+    return f"{shlex.join(run)} && rm -rf {KEEPING}"
+
+
+def _config(
+    plan: Plan, units: Sequence[str], router: str, workers: Sequence[str], more: Sequence[str]
+) -> dict[str, object]:
+    """units: of servers and router, all that are there. router: "" on a host without one."""
+    paths = plan.paths
+    return {
         "kept": PASSED,
         "files": [
-            *(path for instance in plan.instances for path in paths.files_of(instance.unit)),
+            *(path for unit in units for path in paths.files_of(unit)),
             f"{UNITS}/{plan.target}", paths.verify, paths.passed, paths.pin, paths.secret, paths.tls, *more,
         ],
         "links": [paths.current, paths.previous],
         "quiet": [paths.verify, paths.passed, paths.pin, paths.previous, *more],
-        "workers": [worker.unit for worker in plan.workers],
-        "router": plan.router.unit if plan.router else "",
+        "workers": [*workers],
+        "router": router,
         "target": plan.target,
-        "verify": [f"{paths.bin}/pd-verify", "--config", verify.path] if verify else [],
+        "verify": [f"{paths.bin}/pd-verify", "--config", paths.verify] if router else [],
     }  # fmt: skip
-    return WantedFile(paths.passed, to_json(config), gist="names what is kept")
 
 
 def words(plan: Plan, command: str, *more: str) -> list[str]:
@@ -37,20 +65,24 @@ def words(plan: Plan, command: str, *more: str) -> list[str]:
 
 
 def restoring(plan: Plan) -> str:
-    """The command that goes back to what passed last; nothing else may do so meanwhile."""
-    return f"{disarming()}; {shlex.join(words(plan, 'restore'))}"
+    """The command that goes back to what passed last; nothing else may do so meanwhile, and no other run begins."""
+    return f"{disarming()}; {shlex.join(words(plan, 'restore', '--lock', RESTORING))}"
 
 
 def arming(plan: Plan, serving: Sequence[str]) -> str:
-    """Before servers are stopped: the command that has what served come back, should this run break off.
+    """Before what servers are started from changes, and before they are stopped: the command that has what served come
+    back, should this run break off.
 
     A unit of the host waits until the run's lock is free. Without a lock there is nothing to wait for. serving: units
-    that run now, for a host where nothing has been kept yet.
+    that run now. Each is told with systemd's name of its start: where all of them still run, none has to stop.
     """
-    waiting = words(plan, "resume", "--kept", PASSED, "--lock", LOCK, "--stop", PROBE_UNIT, *serving)
+    waiting = words(plan, "resume", "--kept", PASSED, "--lock", LOCK, "--stop", PROBE_UNIT)
     run = ["systemd-run", "--quiet", "--collect", f"--unit={RESUME}", "--property=Type=exec", *waiting]
+    starts = (
+        f'$(for unit in {shlex.join(serving)}; do echo "$unit=$(systemctl show -p InvocationID --value "$unit")"; done)'
+    )
     held = f"[ -e {LOCK} ] && ! flock -s -n {LOCK} true"
-    return f"systemctl is-active -q {RESUME} || if {held}; then {shlex.join(run)}; fi"
+    return f"systemctl is-active -q {RESUME} || if {held}; then {shlex.join(run)} {starts}; fi"
 
 
 def disarming() -> str:

@@ -10,7 +10,8 @@ from tasks.plan.service.paths import UNITS
 
 _SERVER = re.compile(r"((?:prefill|decode|server)(?:-[0-9]+)?|router)\.(sh|env)")
 _RELEASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*-(?:py3\.[0-9]+|existing)-[0-9a-f]{10}")
-_DRAFT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+@-]*\.new")  # of a file or link that was to be put in place in one step
+# Of a file or link that was to be put in place in one step: by an operation, by a tool.
+_DRAFT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+@-]*\.new|\.[A-Za-z0-9][A-Za-z0-9._+@-]*\.[0-9a-f]{16}")
 
 
 def looked_into(plan: Plan) -> list[str]:
@@ -37,9 +38,10 @@ def leftovers(plan: Plan, lying: Iterable[str]) -> tuple[list[str], list[str]]:
         if folder == paths.cache:
             of_user += [path] if release and gone and release[0] == name else []
         elif folder == UNITS:
-            of_root += [path] if name.startswith("sglang-pd-") and _DRAFT.fullmatch(name) else []
+            of_root += [path] if name.lstrip(".").startswith("sglang-pd") and _DRAFT.fullmatch(name) else []
         elif (
             _DRAFT.fullmatch(name)
+            or path == paths.earlier_secret
             or (folder == paths.config and server and server[1] not in names)
             or (folder == paths.locks and release and gone and path in paths.belongings(release[0]))
         ):

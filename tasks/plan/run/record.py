@@ -91,7 +91,7 @@ class Record(BaseModel):
 class Found:
     """What a host says of runs, before this one has its lock."""
 
-    holder: str  # pid of what holds the lock, "" where nobody does
+    holder: str  # pids of the run that holds the lock and of what takes a change back, "" where nobody does
     run: Record | None  # that holds the lock, or held it last since the host booted
     stamp: Record | None  # of the last run that changed something
     resuming: bool  # what served before a broken-off run is coming back, or will when no run is on

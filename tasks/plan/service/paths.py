@@ -15,6 +15,7 @@ SYSCTL = "/etc/sysctl.d/60-sglang-pd.conf"
 NEEDRESTART = "/etc/needrestart/conf.d/sglang-pd.conf"
 TARGET = "sglang-pd.target"
 LOCK = "/run/sglang-pd-run/lock"  # held while a run of the playbook is on; the pid of what holds it stands in it
+RESTORING = "/run/sglang-pd-run/restoring"  # held while a change is taken back, also where the run that asked is gone
 RUN_RECORD = "/run/sglang-pd-run/run.json"  # of the run that holds the lock, or held it last
 KEPT = "/var/lib/sglang-pd-playbook"  # what outlives a run and a reboot, for root alone
 STAMP = f"{KEPT}/stamp.json"  # of the last run that changed something
@@ -139,6 +140,11 @@ class Paths:
         return f"{self.state}/probe.json" if self.layout == "pd" else f"{self.state}/probe-{self.layout}.json"
 
     @property
+    def measuring(self) -> str:
+        """What it leaves, until that takes the place of what was measured before."""
+        return f"{self.measured}.new"
+
+    @property
     def told(self) -> str:
         """Why the proof was stale when a run last said so: the next one says it in the report alone."""
         return f"{self.config}/probe-stale"
@@ -174,11 +180,16 @@ class Paths:
         return f"{self.run('router')}/executed/tls.pem"
 
     @property
+    def earlier_secret(self) -> str:
+        """Where the playbook kept the API key until November 2026. Routers of then start from it."""
+        return f"{self.config}/api-key.env"
+
+    @property
     def secret_leftovers(self) -> list[str]:
-        """Where the API key lies after an interruption, and where an earlier version kept and sent it."""
-        earlier = f"{self.config}/api-key.env"
-        sent = hashlib.sha1(f"{earlier}.new".encode(), usedforsecurity=False).hexdigest()
-        return [f"{self.secret}.new", earlier, f"{earlier}.new", f"/tmp/pyinfra-{sent}"]
+        """Where the API key lies after an interruption, and where an earlier version sent it."""
+        drafts = [f"{path}.new" for path in (self.secret, self.earlier_secret)]
+        sent = hashlib.sha1(drafts[1].encode(), usedforsecurity=False).hexdigest()
+        return [*drafts, f"/tmp/pyinfra-{sent}"]
 
     def script(self, instance: str) -> str:
         return f"{self.config}/{instance}.sh"

@@ -94,8 +94,12 @@ class FoundUnits:
         return any(running.stale for running in self.instances.values())
 
     def without_instance(self, instances: tuple[Instance, ...]) -> list[str]:
-        """Units of ours that no instance of the plan needs."""
+        """Units of servers that no instance of the plan needs."""
         return sorted(set(self.files) - {DEVICES} - {instance.unit for instance in instances})
+
+    def left_over(self, instances: tuple[Instance, ...], devices: str | None) -> list[str]:
+        """Units of ours that the plan does not have. devices: as Plan.devices."""
+        return [*self.without_instance(instances), *({DEVICES} & self.files.keys() - {devices})]
 
     def serving(self, instances: tuple[Instance, ...]) -> Serving:
         """The units that run now."""

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from tasks.plan.phases.passed import arming, passed_config
+from tasks.plan.phases.passed import arming, found_config, passed_config
 from tasks.plan.phases.verify import verify_config
-from tasks.plan.service.paths import RESUME
+from tasks.plan.service.paths import DEVICES, PASSED, RESUME
+from tasks.plan.service.restarts import ABSENT, FoundUnits, Running
 from tasks.support import render
 from tests.plan.builders import TWO_SOCKETS, catalogue_plan, hardware
 
@@ -30,4 +31,28 @@ def test_nothing_waits_where_this_run_holds_no_lock() -> None:
     command = arming(catalogue_plan({}, hardware(TWO_SOCKETS)), ["sglang-pd-router.service"])
     held, _, then = command.partition("; then ")
     assert held.startswith(f"systemctl is-active -q {RESUME} || if [ -e ") and "! flock -s -n " in held
-    assert "systemd-run" in then and then.endswith("sglang-pd-router.service; fi")
+    assert "systemd-run" in then and "for unit in sglang-pd-router.service; do" in then and then.endswith("; fi")
+
+
+UNIT = "sglang-pd-prefill.service"
+SERVING = {"sglang-pd-decode.service": True, UNIT: True, DEVICES: False, "sglang-pd-old.service": False}
+UP = Running("active", "running", True, False, None)
+
+
+def test_what_an_older_playbook_left_is_kept_as_it_is_found() -> None:
+    plan = catalogue_plan({"layout": "single"}, hardware(TWO_SOCKETS))
+    units = {instance.name: UP if instance is plan.router else ABSENT for instance in plan.instances}
+    config = found_config(plan, FoundUnits(units, SERVING, True), ["/opt/sglang-pd/bin/pd-gate"])
+    assert config is not None
+    kept = json.loads(config.content)
+    assert kept["workers"] == ["sglang-pd-decode.service", UNIT] and kept["router"] == plan.router.unit
+    assert {f"/etc/systemd/system/{UNIT}", "/etc/sglang-pd/prefill.sh", "/etc/sglang-pd/router.sh"} <= {*kept["files"]}
+    assert {"/etc/sglang-pd/api-key.env", "/opt/sglang-pd/bin/pd-gate", plan.paths.passed} <= {*kept["files"]}
+    assert kept["kept"] == PASSED and kept["links"] == [plan.paths.current, plan.paths.previous]
+
+
+@pytest.mark.parametrize("router", [UP, ABSENT], ids=["no server", "no router"])
+def test_half_a_service_is_nothing_to_keep(router: Running) -> None:
+    plan = catalogue_plan({}, hardware(TWO_SOCKETS))
+    units = {instance.name: ABSENT if instance.is_worker else router for instance in plan.instances}
+    assert found_config(plan, FoundUnits(units, {}, True), []) is None

@@ -21,6 +21,8 @@ ROOT, CONFIG, UNITS, CACHE = "/opt/sglang-pd", "/etc/sglang-pd", "/etc/systemd/s
         f"{CONFIG}/decode.sh.new", f"{CONFIG}/prefill-1.sh", f"{CONFIG}/server.env", f"{ROOT}/current.new",
         f"{ROOT}/bin/pd-gate.new", f"{UNITS}/sglang-pd-decode.service.new", f"{ROOT}/locks/{GONE}.txt",
         f"{ROOT}/locks/{GONE}.release.json", f"{ROOT}/locks/{GONE}.json.new",
+        f"{CONFIG}/api-key.env", f"{CONFIG}/.decode.sh.0123456789abcdef", f"{UNITS}/.sglang-pd.target.0123456789abcdef",
+        f"{UNITS}/sglang-pd.target.new",
     ],
 )  # fmt: skip
 def test_files_of_root_that_nothing_needs(path: str) -> None:
@@ -38,6 +40,7 @@ def test_the_cache_of_a_release_that_is_gone_is_its_owners_to_remove() -> None:
         f"{ROOT}/current", f"{ROOT}/locks/uv.txt", f"{ROOT}/locks/{BEFORE}.txt", f"{ROOT}/locks/{PLAN.release.id}.json",
         f"{ROOT}/locks/{GONE}.notes", f"{UNITS}/other.service.new", f"{UNITS}/sglang-pd-decode.service", f"{CACHE}/huggingface",
         f"{CACHE}/{BEFORE}", f"{CACHE}/{GONE}.old", f"{CACHE}/x.new", f"{ROOT}/prefill-1.sh", f"{CONFIG}/a b.new", f"{CONFIG}/.new",
+        f"{CONFIG}/.notes", f"{CONFIG}/.vimrc.swp", f"{UNITS}/.other.service.0123456789abcdef",
         "x.new", "/x.new", "/home/alice/x.new",
     ],
 )  # fmt: skip

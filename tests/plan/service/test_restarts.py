@@ -10,6 +10,7 @@ import pytest
 from tasks.plan.errors import PlanError
 from tasks.plan.host.answers import Answer
 from tasks.plan.service.instances import Instance
+from tasks.plan.service.paths import DEVICES
 from tasks.plan.service.restarts import (
     ABSENT,
     REPAIRED,
@@ -318,6 +319,14 @@ def test_units_of_an_earlier_plan() -> None:
     states = {PREFILL: "active", "sglang-pd-prefill-1.service": "failed", "sglang-pd-decode.service": "active"}
     units = read_units(sections(files=lying(states)), INSTANCES, TARGET)
     assert units.without_instance(INSTANCES) == ["sglang-pd-prefill-1.service"]
+    assert units.left_over(INSTANCES, DEVICES) == ["sglang-pd-prefill-1.service"]
+
+
+def test_the_unit_of_devices_goes_where_no_server_opens_any() -> None:
+    units = read_units(sections(files=lying({PREFILL: "active", DEVICES: "active"})), INSTANCES, TARGET)
+    assert units.left_over(INSTANCES, DEVICES) == []
+    assert units.left_over(INSTANCES, None) == [DEVICES]
+    assert DEVICES not in units.serving(INSTANCES).units
 
 
 EXPORTER = "[Service]\nExecStart=/usr/local/bin/exporter --port 9400\n"
