@@ -56,6 +56,10 @@ def test_a_change_whose_answers_are_wrong_is_taken_back(served: Node) -> None:
     failed = deploy(served, "-y", questions=json.dumps([question]))
     assert failed.status != 0, failed.output
     assert "expected contains '392'" in failed.output and TAKEN_BACK in failed.output, failed.output
+    *told, how, command = failed.output.splitlines()
+    assert "not done: rehearsal (failed). To go on, once that is mended:" in how and "pyinfra -y" in command
+    assert any("serves" in line and "prefill and decode apart" in line and "answers right" in line for line in told)
+    assert any("changed" in line and "; taken back, since it failed" in line for line in told)
     assert pids(served) == running
     serves_as_before(served, before)
 
