@@ -27,6 +27,7 @@ from tasks.plan.findings import Finding, Level, Refused, error, named
 from tasks.plan.host import answers as reading
 from tasks.plan.host.answers import Answer, Hardware, System
 from tasks.plan.model import derive, folder, kept
+from tasks.plan.model.derive import Model
 from tasks.plan.model.profile import ModelProfile, Stated
 from tasks.plan.phases import confinement
 from tasks.plan.phases.runtime import lock_files
@@ -62,6 +63,7 @@ class Seen:
     answers: Mapping[str, Answer]  # of the facts System and Hardware
     system: System
     others: tuple[Remote, ...]  # servers of the service's other hosts
+    ruled: ModelProfile | None = None  # with which the rules hold for the settings, before the host was asked
     findings: tuple[Finding, ...] = ()
     plan: Plan | None = None  # there for the report of a host that is refused after it was made
 
@@ -119,11 +121,12 @@ def _examined() -> Seen:
     wanted = together.settings
     offered = catalogue.offered(wanted.release)  # one, unless it is "auto"
     stated = catalogue.stated(wanted.model, wanted.model_dir, wanted.model_profiles)
+    ruled = None
     check_silenced(wanted.silenced_checks, (*IDS, listening.ID))
     if wanted.release != choice.AUTO:
         if not stated.missing:  # else when the folder is read
-            profile, _ = derive.settled(stated, None, wanted.served_name)
-            rules.check(wanted, offered[0], catalogue.accepted_arguments(offered[0]), profile)
+            ruled, _ = derive.settled(stated, None, wanted.served_name)
+            rules.check(wanted, offered[0], catalogue.accepted_arguments(offered[0]), ruled)
         rules.check_router(wanted, offered[0], catalogue.router_arguments(offered[0], wanted.router))
     keys = ("router_api_key_env", "router_api_key_before_env")
     api_key, before = (_key(wanted, name) if wanted.routes else None for name in keys)
@@ -154,7 +157,8 @@ def _examined() -> Seen:
     of_cards: Mapping[str, Answer] = host.get_fact(HardwareFact)
     answers = {**of_system, **of_cards}
     return Seen(
-        wanted, offered, stated, paths, releases, held_on, api_key, before, tls, now, answers, system, together.others
+        wanted, offered, stated, paths, releases, held_on, api_key, before, tls, now, answers, system, together.others,
+        ruled=ruled,
     )  # fmt: skip
 
 
@@ -169,7 +173,8 @@ def _admitted(seen: Seen) -> Plan:
     judged_by = seen.held_on.release.manifest if seen.held_on else manifest
     judge_system(seen, judged_by)
     model = _model(seen, manifest)
-    rules.check(seen.settings, manifest, catalogue.accepted_arguments(manifest), model.profile)
+    if model.profile != seen.ruled:
+        rules.check(seen.settings, manifest, catalogue.accepted_arguments(manifest), model.profile)
 
     of_ports: Mapping[str, Answer] = host.get_fact(Listeners)
     hardware = _hardware(seen)
@@ -208,35 +213,21 @@ def _asked_for(seen: Seen) -> Manifest:
     return chosen.manifest
 
 
-@dataclass(frozen=True)
-class Model:
-    """A whole profile, and what of it the model's folder filled."""
-
-    profile: ModelProfile
-    derived: tuple[str, ...]
-    told: str
-
-
 def _model(seen: Seen, manifest: Manifest) -> Model:
     """The model as the settings, its profile and its folder say together. Raises Refused, one line a fault."""
     wanted, stated, path = seen.settings, seen.stated, seen.paths.model
-    brought = bool(wanted.model_dir or (stated.source and stated.source.directory))
     found = None
-    if wanted.serves and (not (stated.source and stated.source.bundled) or brought):
+    if derive.is_read(stated, wanted):
         answers = host.get_fact(ModelFolder, directory=path, user=wanted.service_user)
         with named("model/files/there"):
             found = folder.read(answers, path)
-            if brought:
+            if derive.is_brought(stated.source, wanted):
                 derive.check_folder(found, wanted.service_user)
-    if found and not (brought or (found.config and found.size)):
-        found = None  # it is fetched by this run
     with named("model/profile/agrees"):
-        profile, derived = derive.settled(stated, found, wanted.served_name, manifest.page_size)
-        shaped = derive.shape_of(stated, found, manifest.page_size) if found else None
-    told = derive.told(profile, shaped, profile.context(wanted.context_length)) if shaped else ""
-    if told and derived:
-        logger.info(f"{host.print_prefix}model {profile.name}, read from {path}: {told}")
-    return Model(profile, derived, told)
+        model = derive.model(stated, found, wanted, manifest.page_size)
+    if model.told and model.derived:
+        logger.info(f"{host.print_prefix}model {model.profile.name}, read from {path}: {model.told}")
+    return model
 
 
 def _hardware(seen: Seen) -> Hardware:

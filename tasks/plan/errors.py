@@ -21,6 +21,15 @@ def one_line(text: str) -> str:
     return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+", " ", text)
 
 
+QUOTED = 240  # characters of a host's words in one line
+
+
+def quoted(text: str) -> str:
+    """What a host said, as a quotation: one line, cut where it grows longer than a quarter of a screen."""
+    line = "; ".join(line.strip() for line in text.splitlines() if line.strip()) or "without a word"
+    return line if len(line) <= QUOTED else f"{line[: QUOTED - 4]} ..."
+
+
 def without_passwords(text: str) -> str:
     """Text as it may be shown: no user and password of any URL in it."""
     return re.sub(r"(\w+://)[^/\s'\"@]+@", r"\1***@", text)

@@ -11,6 +11,7 @@ from tasks.plan.files import WantedFile
 from tasks.plan.findings import Finding
 from tasks.plan.host.answers import Hardware, System
 from tasks.plan.model import kept, memory
+from tasks.plan.model.derive import is_brought
 from tasks.plan.model.memory import Fit
 from tasks.plan.model.profile import ModelProfile
 from tasks.plan.release.history import NOTHING, History, Pin
@@ -163,7 +164,7 @@ class Plan:
     @property
     def brings_model(self) -> bool:
         """Whether the host holds the model already: then it is looked at, never changed."""
-        return self.settings.model_dir is not None or self.profile.source.directory is not None
+        return is_brought(self.profile.source, self.settings)
 
     @property
     def brought(self) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from tasks.plan.errors import quoted
 from tasks.plan.findings import Finding, Level, silence
 from tasks.plan.host.answers import Answer, Gpu, Hardware, System
 from tasks.plan.plan import Plan
@@ -137,7 +138,7 @@ class Check:
             return Finding(self.id, Level.INCOMPLETE, str(later), required=False)
         except (ValueError, LookupError) as fault:  # parsers raise these for whatever they do not expect
             evidence = fault.evidence if isinstance(fault, Unreadable) else ()
-            why = _one_line(str(fault)) + (f" ({_one_line(' '.join(evidence))})" if evidence else "")
+            why = quoted(str(fault)) + (f" ({quoted(' '.join(evidence))})" if evidence else "")
             advice = f"look at `{self.ask}` on the host" if self.ask else ""
             return Finding(
                 self.id, Level.INCOMPLETE, f"could not be read: {why}", tuple(evidence), advice, self.required
@@ -200,7 +201,3 @@ def _unused(findings: Iterable[Finding], reason: str) -> Iterable[Finding]:
     for finding in findings:
         fault = CHECKS[finding.id].of_gpu and finding.level is not Level.HEALTHY
         yield replace(finding, level=Level.SILENCED, reason=reason) if fault else finding
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:240]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from tasks.plan.errors import PlanError
+from tasks.plan.errors import PlanError, quoted
 from tasks.plan.findings import Refused, error
 from tasks.plan.host.matrices import (
     P2PMatrix,
@@ -36,7 +36,6 @@ PYTHON_OF = {
 }
 
 
-QUOTED = 240  # characters of a host's words in one line
 ENDED = "a process that has ended"
 CAP_SYS_RESOURCE = 1 << 24  # linux/capability.h: systemd may then raise a hard limit
 MISMATCH = "Driver/library version mismatch"
@@ -246,7 +245,7 @@ def _require_list(answer: Answer) -> None:
         )
     if answer.status != 0:
         check = "gpu/driver/match" if MISMATCH in answer.text else "gpu/driver/answers"
-        line = f"nvidia-smi fails: {_one_line(answer.text)}"
+        line = f"nvidia-smi fails: {quoted(answer.text)}"
         raise Refused(error(check, line, _driver_advice(answer.text), *said))
     if not said:
         raise Refused(
@@ -300,7 +299,7 @@ def _gpu(line: str, numa_of: Mapping[str, int], topo: TopoMatrix | None) -> Gpu:
         raise Refused(
             error(
                 "gpu/driver/answers",
-                f"nvidia-smi's list of GPUs cannot be read, its line says {_one_line(line)!r}",
+                f"nvidia-smi's list of GPUs cannot be read, its line says {quoted(line)!r}",
                 "run `nvidia-smi` on the host",
                 line.strip(),
             )
@@ -334,12 +333,6 @@ def _driver_advice(text: str) -> str:
     return "mend the driver, then run again"
 
 
-def _one_line(text: str) -> str:
-    """What a host said, as a quotation: one line, cut where it grows longer than a quarter of a screen."""
-    line = "; ".join(line.strip() for line in text.splitlines() if line.strip()) or "without a word"
-    return line if len(line) <= QUOTED else f"{line[: QUOTED - 4]} ..."
-
-
 def _answer(sections: Mapping[str, Answer], name: str) -> Answer:
     if name not in sections:
         raise PlanError(f"the host's answer is cut short: it holds no {name!r}; run again")
@@ -356,7 +349,7 @@ def _parsed(sections: Mapping[str, Answer], name: str, parse: Callable[[str], T]
     try:
         return parse(text)
     except ValueError:
-        raise PlanError(f"the host's answer to {name!r} cannot be read: {_one_line(text)!r}") from None
+        raise PlanError(f"the host's answer to {name!r} cannot be read: {quoted(text)!r}") from None
 
 
 def _rows(text: str) -> list[tuple[str, str, str]]:

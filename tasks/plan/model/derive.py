@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tasks.plan.errors import PlanError
@@ -10,6 +11,7 @@ from tasks.plan.model import questions, shape
 from tasks.plan.model.folder import ABSENT, CLOSED, Folder
 from tasks.plan.model.profile import ModelProfile, Source, Stated
 from tasks.plan.model.shape import Chosen, Shape
+from tasks.plan.settings.settings import Settings
 
 GB = 1_000_000_000
 DRAFT = "NEXTN"  # SGLang's name for drafts that sit in the checkpoint
@@ -37,6 +39,37 @@ def check_folder(folder: Folder, user: str) -> None:
 
 
 ELSEWHERE = "put the model there, or name another folder (model_dir); with None it is fetched"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A whole profile, and what of it the model's folder filled."""
+
+    profile: ModelProfile
+    derived: tuple[str, ...]  # names of fields
+    told: str  # what was read from the folder, in one line; "" where there was nothing to read
+
+
+def is_read(stated: Stated, settings: Settings) -> bool:
+    """Whether the model's folder says something that is not known without the host."""
+    return settings.serves and (not (stated.source and stated.source.bundled) or is_brought(stated.source, settings))
+
+
+def is_brought(source: Source | None, settings: Settings) -> bool:
+    """Whether the host holds the model already, so that no run fetches or changes it."""
+    return bool(settings.model_dir or (source and source.directory))
+
+
+def model(stated: Stated, found: Folder | None, settings: Settings, page_size: int | None) -> Model:
+    """The model as the settings, its profile and its folder say together.
+
+    found: None where it was not read. page_size: as for settled. Raises PlanError, one line a fault.
+    """
+    if found and not is_brought(stated.source, settings) and not (found.config and found.size):
+        found = None  # it is fetched by this run
+    profile, derived = settled(stated, found, settings.served_name, page_size)
+    shaped = shape_of(stated, found, page_size) if found else None
+    return Model(profile, derived, told(profile, shaped, profile.context(settings.context_length)) if shaped else "")
 
 
 def settled(
