@@ -210,7 +210,7 @@ ENDED: dict[str, Callable[[Node, subprocess.Popen[str], int, Case], None]] = {
     "host powered off": cut_power,
 }
 TAKEN = {"disk full": full_disk, "package source gone": no_source}
-FETCHING = re.compile(r"Packages|uv |Release |Model ")  # operations that ask a package source or the hub
+FETCHING = re.compile(r"packages$|uv$|Runtime \| Release |Model \| Model ")  # operations that ask a source or the hub
 
 
 def run_until(node: Node, case: Case | None, seconds: dict[str, list[float]], **data: object) -> Broken:

@@ -46,11 +46,13 @@ def test_the_next_run_mends_what_a_broken_one_left(served: Node, ssh_key: None, 
 
 
 def test_the_matrix_is_the_same_for_a_seed_and_its_parts_are_all_of_it() -> None:
-    operations = {"System | Folder /a": [0.1], "Runtime | Release x": [3.0, 0.2]}
+    operations = {name: [0.1] for name in ("System | Folder /a", "Retire | Release x has served")}
+    operations |= {name: [3.0, 0.2] for name in ("System | Debian packages", "Runtime | Package installer uv")}
     cases = matrix(operations, 7)
     assert cases == matrix(operations, 7) != matrix(operations, 8)
     parts = [case for number in range(3) for case in cases[number::3]]
     assert sorted(parts, key=repr) == sorted(cases, key=repr)
     assert {(case.operation, case.kind) for case in cases if case.kind == "package source gone"} == {
-        ("Runtime | Release x", "package source gone")
+        ("System | Debian packages", "package source gone"),
+        ("Runtime | Package installer uv", "package source gone"),
     }

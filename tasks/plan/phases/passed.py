@@ -43,15 +43,15 @@ def _config(
     plan: Plan, units: Sequence[str], router: str, workers: Sequence[str], more: Sequence[str]
 ) -> dict[str, object]:
     """units: of servers and router, all that are there. router: "" on a host without one."""
-    paths = plan.paths
+    paths, proof = plan.paths, (plan.paths.probe, plan.paths.told)
     return {
         "kept": PASSED,
         "files": [
             *(path for unit in units for path in paths.files_of(unit)),
-            f"{UNITS}/{plan.target}", paths.verify, paths.passed, paths.pin, paths.secret, paths.tls, *more,
+            f"{UNITS}/{plan.target}", paths.verify, paths.passed, paths.pin, paths.secret, paths.tls, *proof, *more,
         ],
         "links": [paths.current, paths.previous],
-        "quiet": [paths.verify, paths.passed, paths.pin, paths.previous, *more],
+        "quiet": [paths.verify, paths.passed, paths.pin, paths.previous, *proof, *more],
         "workers": [*workers],
         "router": router,
         "target": plan.target,

@@ -51,10 +51,11 @@ def removal(paths: Paths, units: Sequence[str]) -> Removal:
             f"{UNITS}/{TARGET}", f"{UNITS}/{TARGET}.wants", f"{UNITS}/{DEVICES}", SYSCTL, NEEDRESTART,
             *(f"{root}/{name}" for name in ROOT),
             paths.verify, paths.passed, paths.probe, paths.told, paths.pin, paths.bench, paths.secret, paths.tls,
-            *paths.secret_leftovers[:-1], RUN, PASSED, STOPPED,
+            paths.earlier_secret, *paths.secret_leftovers[:-1], RUN, PASSED, STOPPED,
         ),
         of_user=(
-            paths.cache, paths.benched, *(f"{state}/probe{end}.json" for end in LAYOUTS),
+            paths.cache, paths.benched,
+            *(f"{state}/probe{end}.json{draft}" for end in LAYOUTS for draft in ("", ".new")),
             *(f"{state}/{name}" for name in HOME),
         ),
         folders=(root, paths.config, paths.models, state),

@@ -19,7 +19,7 @@ def test_all_that_the_service_is_started_from_is_kept(layout: str) -> None:
     written = [file.path for instance in plan.instances for file in render.instance_files(plan, instance).all]
     written += [render.target(plan).path, verify_config(plan).path, plan.paths.passed]
     assert {*kept["files"]} - {*written} == {
-        plan.paths.pin, plan.paths.secret, plan.paths.tls, "/opt/sglang-pd/bin/pd-gate",
+        plan.paths.probe, plan.paths.told, plan.paths.pin, plan.paths.secret, plan.paths.tls, "/opt/sglang-pd/bin/pd-gate",
     }  # fmt: skip
     assert {*written} <= {*kept["files"]}
     assert not {*kept["quiet"]} & {file for file in kept["files"] if file.endswith((".sh", ".env", ".service"))}
