@@ -234,6 +234,16 @@ restart_scope = "pair"
 end_strays = False
 start_on_boot = True  # False = after a reboot the service waits until you start it
 
+# ---- Watchdog: what happens when the service hangs (docs/watchdog.md) ------------------------------------------------
+
+# True = the host asks the service a question every few seconds, and restarts what is at fault where it gives no answer
+watchdog = True
+watchdog_interval = 10  # seconds from one round of questions to the next
+# Seconds without an answer and without progress until something restarts; 30 or more. Compiling the kernels that sample
+# held a scheduler up for 109 s (H200). Until the first answer after a start warm_up_limit counts, where that is longer.
+watchdog_limit = 180
+watchdog_restarts = 3  # that it makes within an hour, 1 to 4: a unit that started five times within an hour stays down
+
 # ---- Confinement: what systemd takes away from servers, router and tools (docs/security.md has the list) -------------
 
 # One of these options in another way, on a host that cannot do with ours: {OPTION: {"value": ..., "reason": ...}}, such

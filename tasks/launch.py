@@ -22,10 +22,10 @@ from tasks.support import catalogue, render
 @deploy("Launch")
 def write(plan: Plan) -> None:
     of_instances = [render.instance_files(plan, instance).all for instance in plan.instances]
-    devices = render.devices(plan)
+    beside = [*render.devices(plan), *render.watchdog(plan)]
     of_router = [file for file in (verify_config(plan), workers_file(plan)) if file]
-    wanted = [*chain.from_iterable(of_instances), *devices, render.target(plan), *of_router]
-    kept = [*catalogue.placed_tools(plan.paths.bin), *devices]
+    wanted = [*chain.from_iterable(of_instances), *beside, render.target(plan), *of_router]
+    kept = [*catalogue.placed_tools(plan.paths.bin), *beside]
     wanted.append(passed_config(plan, [file.path for file in kept]))
     like = {
         file.path: first for _, *more in of_instances[1:] for file, first in zip(more, of_instances[0][1:], strict=True)

@@ -11,7 +11,7 @@ from tasks.operations import files, services
 from tasks.plan.files import compare
 from tasks.plan.plan import Plan
 from tasks.plan.service.installed import with_who_stopped
-from tasks.plan.service.paths import STOPPED
+from tasks.plan.service.paths import STOPPED, WATCHDOG
 from tasks.plan.service.restarts import read_units, restarts, waiting
 from tasks.support import render
 from tasks.support.barrier import barrier
@@ -29,7 +29,7 @@ def bring_up(plan: Plan) -> None:
     open_gates = waiting(plan.instances, found.instances)
     serving = found.serving(plan.instances).units
 
-    left_over = found.left_over(plan.instances, plan.devices)
+    left_over = found.left_over(plan.instances, plan.beside)
     services.retired(
         name="Units that no instance needs",
         plan=plan,
@@ -66,5 +66,8 @@ def bring_up(plan: Plan) -> None:
         serving=serving,
         limit=plan.settings.router_ready_limit,
     )
+    if plan.settings.watchdog:
+        services.enabled(name=f"Enabled {WATCHDOG}", unit=WATCHDOG, wanted=True, found=found.watchdog_enabled)
+        services.started(name="Running: watchdog", unit=WATCHDOG, running=found.watching)
     services.bound(name="Servers bound as planned", plan=plan)
     services.listening(name="Servers listen as planned", plan=plan)

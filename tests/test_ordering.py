@@ -23,7 +23,7 @@ from tasks.plan.phases.runtime import (
 from tasks.plan.phases.system import directories, needrestart
 from tasks.plan.phases.verify import verify_config
 from tasks.plan.plan import Plan
-from tasks.plan.service.paths import BOOT_ID, SYSCTL
+from tasks.plan.service.paths import BOOT_ID, STOPPED, SYSCTL, WATCHDOG
 from tasks.support import catalogue, render
 from tests.conftest import Checkout
 from tests.plan.builders import (
@@ -95,7 +95,8 @@ def every_path(plan: Plan) -> Iterable[str]:
     yield from (no_restarts.path, *(folder.path for folder in of_needrestart))
     yield from (patch_list_file(plan).path, f"{plan.paths.current}/release.json")
     yield from (f"{plan.paths.model}/{name}" for name in catalogue.bundled_model("rehearsal-qwen2"))
-    yield render.target(plan).path
+    yield from (render.target(plan).path, STOPPED)
+    yield from (file.path for file in render.watchdog(plan))
     for instance in plan.instances:
         yield from (file.path for file in render.instance_files(plan, instance).all)
 
@@ -121,7 +122,7 @@ def listening(plan: Plan) -> dict[str, Answer]:
 
 def bare_host(changes: Mapping[str, object] | None = None) -> dict[str, object]:
     """Answers of a host on which nothing of ours is, and on which everything works, with changes."""
-    units = {"files": Answer(0, ""), "drop-ins": Answer(0, ""), PLAN.target: NOT_THERE}
+    units = {"files": Answer(0, ""), "drop-ins": Answer(0, ""), PLAN.target: NOT_THERE, WATCHDOG: NOT_THERE}
     for instance in PLAN.instances:
         units[instance.unit] = NOT_THERE
         units[f"{instance.unit} fingerprint"] = Answer(0, "")

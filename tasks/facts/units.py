@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 from tasks.facts.sections import PRELUDE, Sections
+from tasks.plan.service.paths import WATCHDOG
 
 # left FILE: only where nobody but root can have written it; once its folder was the service user's.
 _LEFT = """
@@ -37,7 +38,8 @@ class Units(Sections):
 
     def command(self, units: dict[str, str], target: str) -> str:
         """units: unit name -> folder of its process below /run."""
-        lines = [PRELUDE, _LEFT, _FILES, f"section drop-ins drop_ins {shlex.join(units)}", _shown(target)]
+        drop_ins = f"section drop-ins drop_ins {shlex.join([*units, WATCHDOG])}"
+        lines = [PRELUDE, _LEFT, _FILES, drop_ins, _shown(target), _shown(WATCHDOG)]
         for unit, run in units.items():
             lines += [_shown(unit), _left(unit, "fingerprint", run)]
         return "\n".join(lines)

@@ -13,9 +13,9 @@ from tasks.plan.bench import goodput
 from tasks.plan.bench.goodput import Limits
 from tasks.plan.errors import PlanError
 from tasks.plan.plan import Plan
+from tasks.plan.service.paths import BENCH_UNIT
 from tasks.support import render, report
 
-UNIT = "sglang-pd-bench.service"
 SLACK_S = 600  # beside the passes: importing the client, asking whether the service answers
 
 
@@ -30,7 +30,7 @@ def measure(state: State, host: Host, plan: Plan) -> bool:
     run_and_log(state, host, _bench(plan))
     text = left_by(host, plan.settings.service_user, plan.paths.benched)
     if not text:
-        say(host, f"nothing was measured; more with `journalctl -u {UNIT}` on the host", "red")
+        say(host, f"nothing was measured; more with `journalctl -u {BENCH_UNIT}` on the host", "red")
         return False
     try:
         result = bench.result(plan, host.name, text)
@@ -66,4 +66,4 @@ def _bench(plan: Plan) -> str:
     paths = plan.paths
     seconds = len(bench.passes(plan)) * plan.settings.bench_limit + SLACK_S
     command = [f"{paths.bin}/pd-bench", "--config", paths.bench]
-    return in_own_unit(plan, UNIT, command, paths.benched, RuntimeMaxSec=seconds)
+    return in_own_unit(plan, BENCH_UNIT, command, paths.benched, RuntimeMaxSec=seconds)

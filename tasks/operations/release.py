@@ -17,9 +17,9 @@ from tasks.plan.files import FoundPath
 from tasks.plan.phases.activate import Told
 from tasks.plan.plan import Plan
 from tasks.plan.release.manifest import damage
+from tasks.plan.service.paths import JIT_UNIT
 
 Commands = Generator[StringCommand | FunctionCommand, None, None]
-JIT_UNIT = "sglang-pd-jit.service"
 
 
 @operation()

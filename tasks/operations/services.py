@@ -42,6 +42,15 @@ def retired(plan: Plan, units: Mapping[str, Sequence[str]], serving: Sequence[st
     yield StringCommand(f"rm -f {shlex.join(files)} && systemctl daemon-reload")
 
 
+@operation()
+def started(unit: str, running: bool) -> Commands:
+    """A unit that takes up changes of its files by itself."""
+    if running:
+        host.noop(f"{unit} is running")
+        return
+    yield StringCommand(f"systemctl start {shlex.quote(unit)}")
+
+
 # ended PID COMMAND: only the process that was seen; another one can have got its number.
 ENDED = r"""
 said() { { tr '\0' ' ' <"/proc/$1/cmdline"; } 2>/dev/null | LC_ALL=C tr -c ' -~' '?' | cut -c1-160 |

@@ -17,7 +17,7 @@ from tasks.plan.model.profile import ModelProfile
 from tasks.plan.release.history import NOTHING, History, Pin
 from tasks.plan.release.manifest import Release
 from tasks.plan.service.instances import Instance, Remote, Served, kv_pairs
-from tasks.plan.service.paths import DEVICES, TARGET, Paths
+from tasks.plan.service.paths import DEVICES, TARGET, WATCHDOG, Paths
 from tasks.plan.service.restarts import REPAIRED, Fingerprint, seen
 from tasks.plan.service.strays import Stray
 from tasks.plan.settings.place import PARTS, ROUTER
@@ -142,6 +142,11 @@ class Plan:
     def devices(self) -> str | None:
         """The unit that makes the device files which servers open; None without GPUs."""
         return DEVICES if self.on_gpu else None
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """Units of ours that run neither a server nor the router."""
+        return (*([self.devices] if self.devices else []), *([WATCHDOG] if self.settings.watchdog else []))
 
     @property
     def patch_notes(self) -> str | None:

@@ -16,11 +16,12 @@ from tasks.plan.bench.goodput import Limits
 from tasks.plan.files import WantedFile
 from tasks.plan.phases import confinement
 from tasks.plan.phases.system import kernel_settings
+from tasks.plan.phases.watchdog import watchdog_config
 from tasks.plan.plan import Plan
 from tasks.plan.report import page
 from tasks.plan.service.api_key import written
 from tasks.plan.service.instances import Instance, goes_with
-from tasks.plan.service.paths import SYSCTL, UNITS
+from tasks.plan.service.paths import SYSCTL, UNITS, WATCHDOG, WATCHDOG_RUN
 from tasks.plan.service.restarts import SYSTEMDS_OWN, Fingerprint
 from tasks.plan.service.units import mark
 from tasks.support.catalogue import ROOT
@@ -113,6 +114,24 @@ def devices(plan: Plan) -> list[WantedFile]:
         return []
     values = {"mark": mark(plan.devices), "paths": plan.paths}
     return [WantedFile(f"{UNITS}/{plan.devices}", _render("devices.service.j2", values))]
+
+
+def watchdog(plan: Plan) -> list[WantedFile]:
+    """The unit that asks the service and restarts what is at fault, and what it is told; [] where none is wanted."""
+    if not plan.settings.watchdog:
+        return []
+    values = {
+        "mark": mark(WATCHDOG),
+        "paths": plan.paths,
+        "folder": WATCHDOG_RUN,
+        "target": plan.target,
+        "router": plan.router.unit if plan.router else None,
+        "confinement": confinement.of_watchdog(plan),
+    }
+    unit = WantedFile(
+        f"{UNITS}/{WATCHDOG}", _render("watchdog.service.j2", values), gist="asks the service, restarts what hangs"
+    )
+    return [unit, watchdog_config(plan)]
 
 
 def sysctl(plan: Plan) -> WantedFile:

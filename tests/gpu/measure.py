@@ -89,7 +89,8 @@ class Measurement:
 
     def killed(self, layout: str) -> dict[str, Any]:
         unit = f"sglang-pd-{KILLED[layout]}.service"
-        return {"unit": unit, **json.loads(self.on_host("under_kill.py", self.given.url, self.given.model, unit))}
+        kill = ["systemctl", "kill", "--signal", "KILL", unit]
+        return {"unit": unit, **json.loads(self.on_host("under_fault.py", self.given.url, self.given.model, *kill))}
 
     def answers(self, layout: str, first: str) -> dict[str, Any]:
         """Kept under the layout's name; compared with the first layout's."""

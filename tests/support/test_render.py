@@ -102,6 +102,7 @@ def rendered(made: Plan) -> dict[str, list[WantedFile]]:
         "worker.service.j2": [file.unit for instance, file in files if instance.role != "router"],
         "router.service.j2": [file.unit for instance, file in files if instance.role == "router"],
         "devices.service.j2": render.devices(made),
+        "watchdog.service.j2": render.watchdog(made)[:1],
         "target.j2": [render.target(made)],
         "sysctl.conf.j2": [render.sysctl(made)],
     }
@@ -141,7 +142,14 @@ def test_who_may_read_what(planned: Plan) -> None:
     modes = {name: {(file.mode, file.owner, file.group) for file in made} for name, made in files.items()}
     assert modes["launch.sh.j2"] == {("755", "root", "sglang")}
     assert modes["instance.env.j2"] == {("640", "root", "sglang")}
-    for name in ("worker.service.j2", "router.service.j2", "devices.service.j2", "target.j2", "sysctl.conf.j2"):
+    for name in (
+        "worker.service.j2",
+        "router.service.j2",
+        "devices.service.j2",
+        "watchdog.service.j2",
+        "target.j2",
+        "sysctl.conf.j2",
+    ):
         assert modes[name] <= {("644", "root", "root")}
 
 
@@ -436,7 +444,7 @@ def test_where_systemd_can_it_keeps_the_batches_of_health_checks_out_of_the_jour
         assert re.search(pattern[1:], idle)
         assert not re.search(pattern[1:], idle.replace("new-token: 1,", "new-token: 17,"))
         assert not re.search(pattern[1:], idle.replace("cached-token: 0,", "cached-token: 64,"))
-    assert after["router"].all("Service", "LogFilterPatterns") == []
+    assert after["router"].all("Service", "LogFilterPatterns") == ["~sglang-pd-watchdog"]
     files = [[files_of(one, name)[1].fingerprint for name in before] for one in (made, newer)]
     assert files[0] == files[1], "a system upgrade restarts no server"
 

@@ -30,6 +30,11 @@ def of_tool(plan: Plan) -> tuple[Option, ...]:
     return replaced((*confined, *network.of_tool(plan.settings)), plan.settings)
 
 
+def of_watchdog(plan: Plan) -> tuple[Option, ...]:
+    """Of the unit that asks the service and restarts what is at fault."""
+    return replaced((*sandbox.of_watchdog(plan.settings), *network.of_tool(plan.settings)), plan.settings)
+
+
 VIEW = ("ProtectHome", "PrivateTmp")  # what hides files of the host from a server
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tasks.plan.errors import PlanError, one_line
 from tasks.plan.files import WantedFile, to_json
 from tasks.plan.host.answers import Answer, json_object
-from tasks.plan.service.paths import DEVICES, STOPPED
+from tasks.plan.service.paths import DEVICES, STOPPED, WATCHDOG
 from tasks.plan.service.restarts import DOWN, own_units
 
 ROUTER = "sglang-pd-router.service"
@@ -55,7 +55,7 @@ def name_of(unit: str) -> str:
 
 def read(sections: Mapping[str, Answer], has_passed: bool) -> Installed:
     """From the fact Units. Raises PlanError where nothing of ours is installed, or the answer is cut short."""
-    found = {unit: state for unit, state in own_units(sections).items() if unit != DEVICES}
+    found = {unit: state for unit, state in own_units(sections).items() if unit not in (DEVICES, WATCHDOG)}
     if not found:
         raise PlanError("nothing is installed on this host: run deploy.py first")
     order = sorted(found, key=lambda unit: (unit == ROUTER, "prefill" not in unit, unit))

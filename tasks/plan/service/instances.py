@@ -18,9 +18,10 @@ from tasks.plan.settings.settings import Settings
 ROUTER_MODULES = {"sglang-router": "sglang_router.launch_router", "smg": "smg.launch_router"}
 
 
-# The router asks each server every two seconds: without this, most of the journal of a quiet service are such lines.
+# The router asks each server every two seconds, the watchdog through /generate: without this, most of the journal of a
+# quiet service are such lines.
 # What fails is told all the same: by pd-gate while a server starts, by the router later.
-QUIET = ("--uvicorn-access-log-exclude-prefixes", "/health", "/metrics")
+QUIET = ("--uvicorn-access-log-exclude-prefixes", "/health", "/metrics", "/generate")
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,11 @@ class Instance:
 
     @property
     def bootstrap_url(self) -> str | None:
-        return f"http://{at(self.address, self.bootstrap_port)}" if self.bootstrap_port else None
+        return f"http://{self.bootstrap_address}" if self.bootstrap_address else None
+
+    @property
+    def bootstrap_address(self) -> str | None:
+        return at(self.address, self.bootstrap_port) if self.bootstrap_port else None
 
     @property
     def gpus(self) -> tuple[int, ...]:

@@ -24,6 +24,11 @@ STOPPED = f"{KEPT}/stopped.json"  # there from `make stop` until `make start` or
 PROBE_UNIT = "sglang-pd-probe.service"  # transient: measures between GPUs, while no server runs
 RESUME = "sglang-pd-resume.service"  # transient: brings back what served, where the run that stopped it breaks off
 DEVICES = "sglang-pd-devices.service"  # comes before each start of a server on GPUs
+BENCH_UNIT = "sglang-pd-bench.service"  # transient: measures the service under load
+JIT_UNIT = "sglang-pd-jit.service"  # transient: compiles ahead
+WATCHDOG = "sglang-pd-watchdog.service"  # asks, and restarts what is at fault
+WATCHDOG_RUN = "sglang-pd-watchdog"  # its folder below /run
+ROUND_LOCK = f"/run/{WATCHDOG_RUN}/round"  # held by the watchdog while it asks, or by who wants to be alone
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
@@ -130,6 +135,11 @@ class Paths:
         return f"{self.config}/passed.json"
 
     @property
+    def watchdog(self) -> str:
+        """What pd-watchdog is told."""
+        return f"{self.config}/watchdog.json"
+
+    @property
     def probe(self) -> str:
         """What pd-probe is told."""
         return f"{self.config}/probe.json"
@@ -202,6 +212,8 @@ class Paths:
 
     def files_of(self, unit: str) -> tuple[str, ...]:
         """What one of our units is started from."""
+        if unit == WATCHDOG:
+            return (f"{UNITS}/{unit}", self.watchdog)
         instance = unit.removeprefix("sglang-pd-").removesuffix(".service")
         return (self.unit(instance), self.script(instance), self.environment(instance))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -12,10 +12,11 @@ from tasks.plan.errors import PlanError
 from tasks.plan.host.answers import Answer, json_object
 from tasks.plan.service.api_key import is_of
 from tasks.plan.service.instances import Instance, goes_with, kv_pairs
-from tasks.plan.service.paths import DEVICES, UNITS
+from tasks.plan.service.paths import DEVICES, UNITS, WATCHDOG
 from tasks.plan.service.units import written_by_us
 from tasks.plan.settings.settings import Settings
 
+BESIDE = frozenset((DEVICES, WATCHDOG))  # units of ours that run neither a server nor the router
 DOWN = ("inactive", "failed")  # ActiveState of a unit that holds nothing
 # Of a unit file, what stands below this line never reaches the process: a daemon-reload applies it, no restart.
 SYSTEMDS_OWN = "# Systemd alone reads what follows: a change of it restarts nothing."
@@ -88,6 +89,7 @@ class FoundUnits:
     files: Mapping[str, bool]
     target_enabled: bool
     drop_ins: tuple[str, ...] = ()  # files and folders that somebody laid over single units of the plan
+    watchdog_enabled: bool = False
 
     @property
     def stale(self) -> bool:
@@ -95,11 +97,15 @@ class FoundUnits:
 
     def without_instance(self, instances: tuple[Instance, ...]) -> list[str]:
         """Units of servers that no instance of the plan needs."""
-        return sorted(set(self.files) - {DEVICES} - {instance.unit for instance in instances})
+        return sorted(set(self.files) - BESIDE - {instance.unit for instance in instances})
 
-    def left_over(self, instances: tuple[Instance, ...], devices: str | None) -> list[str]:
-        """Units of ours that the plan does not have. devices: as Plan.devices."""
-        return [*self.without_instance(instances), *({DEVICES} & self.files.keys() - {devices})]
+    @property
+    def watching(self) -> bool:
+        return self.files.get(WATCHDOG, False)
+
+    def left_over(self, instances: tuple[Instance, ...], beside: Collection[str]) -> list[str]:
+        """Units of ours that the plan does not have. beside: as Plan.beside."""
+        return [*self.without_instance(instances), *sorted(BESIDE & self.files.keys() - {*beside})]
 
     def serving(self, instances: tuple[Instance, ...]) -> Serving:
         """The units that run now."""
@@ -136,7 +142,8 @@ def read_units(sections: Mapping[str, Answer], instances: tuple[Instance, ...], 
         )
     files = {unit: state not in DOWN for unit, state in own_units(sections, [i.unit for i in instances]).items()}
     drop_ins = tuple(text("drop-ins").splitlines())
-    return FoundUnits(found, files, shown_of(target).get("UnitFileState") == "enabled", drop_ins)
+    at_boot, watching = (shown_of(unit).get("UnitFileState") == "enabled" for unit in (target, WATCHDOG))
+    return FoundUnits(found, files, at_boot, drop_ins, watching)
 
 
 def own_units(sections: Mapping[str, Answer], needed: Sequence[str] = ()) -> dict[str, str]:

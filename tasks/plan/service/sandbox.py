@@ -53,7 +53,7 @@ _SERVER_CALLS = (
 
 def every(settings: Settings, paths: Paths) -> tuple[Option, ...]:
     """What any unit of ours may have."""
-    return (*of_server(settings, paths, on_gpu=True), *of_router(settings))
+    return (*of_server(settings, paths, on_gpu=True), *of_router(settings), *of_watchdog(settings))
 
 
 def of_server(settings: Settings, paths: Paths, *, on_gpu: bool) -> tuple[Option, ...]:
@@ -92,6 +92,24 @@ def of_router(settings: Settings) -> tuple[Option, ...]:
             "no mounts, modules, ptrace, clocks, io_uring",
         ),
     )
+
+
+def of_watchdog(settings: Settings) -> tuple[Option, ...]:
+    """Of the unit that restarts what is at fault: root, who asks systemd alone and has a child become another user."""
+    of_its_own = {
+        "CapabilityBoundingSet": Option(
+            "CapabilityBoundingSet", ("CAP_SETUID CAP_SETGID CAP_KILL",), "who asks is another user, and may be ended"
+        ),
+        # a user that it does not know it cannot become
+        "PrivateUsers": None,
+        "SystemCallFilter": Option(
+            "SystemCallFilter",
+            ("@system-service", "~@privileged @resources io_uring_setup io_uring_enter io_uring_register", "@setuid"),
+            "no mounts, modules, ptrace, clocks, io_uring",
+        ),
+    }
+    every = [of_its_own.get(option.name, option) for option in of_router(settings)]
+    return tuple(option for option in every if option)
 
 
 def _protect_home(settings: Settings) -> Option:

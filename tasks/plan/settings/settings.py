@@ -204,6 +204,10 @@ class Settings(BaseModel):
     restart_scope: Literal["pair", "changed"]
     end_strays: bool
     start_on_boot: bool
+    watchdog: bool
+    watchdog_interval: Seconds
+    watchdog_limit: Annotated[int, Field(ge=30)]
+    watchdog_restarts: Annotated[int, Field(ge=1, le=4)]
 
     unit_options: dict[str, UnitOption]
 

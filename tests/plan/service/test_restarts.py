@@ -10,7 +10,7 @@ import pytest
 from tasks.plan.errors import PlanError
 from tasks.plan.host.answers import Answer
 from tasks.plan.service.instances import Instance
-from tasks.plan.service.paths import DEVICES
+from tasks.plan.service.paths import DEVICES, WATCHDOG
 from tasks.plan.service.restarts import (
     ABSENT,
     REPAIRED,
@@ -209,6 +209,7 @@ def lying(states: Mapping[str, str], text: str | None = None) -> Answer:
 def sections(instances: tuple[Instance, ...] = INSTANCES, **changes: Answer) -> dict[str, Answer]:
     texts = {"files": lying({instance.unit: "active" for instance in instances}), TARGET: shown()}
     texts["drop-ins"] = Answer(0, "")
+    texts[WATCHDOG] = shown()
     for instance in instances:
         texts[instance.unit] = shown()
         texts[f"{instance.unit} fingerprint"] = LEFT
@@ -319,13 +320,20 @@ def test_units_of_an_earlier_plan() -> None:
     states = {PREFILL: "active", "sglang-pd-prefill-1.service": "failed", "sglang-pd-decode.service": "active"}
     units = read_units(sections(files=lying(states)), INSTANCES, TARGET)
     assert units.without_instance(INSTANCES) == ["sglang-pd-prefill-1.service"]
-    assert units.left_over(INSTANCES, DEVICES) == ["sglang-pd-prefill-1.service"]
+    assert units.left_over(INSTANCES, [DEVICES]) == ["sglang-pd-prefill-1.service"]
 
 
 def test_the_unit_of_devices_goes_where_no_server_opens_any() -> None:
     units = read_units(sections(files=lying({PREFILL: "active", DEVICES: "active"})), INSTANCES, TARGET)
-    assert units.left_over(INSTANCES, DEVICES) == []
-    assert units.left_over(INSTANCES, None) == [DEVICES]
+    assert units.left_over(INSTANCES, [DEVICES]) == []
+    assert units.left_over(INSTANCES, []) == [DEVICES]
+
+
+def test_a_watchdog_that_is_turned_off_goes() -> None:
+    units = read_units(sections(files=lying({PREFILL: "active", WATCHDOG: "active"})), INSTANCES, TARGET)
+    assert units.watching and units.left_over(INSTANCES, [WATCHDOG]) == []
+    assert units.left_over(INSTANCES, []) == [WATCHDOG]
+    assert WATCHDOG not in units.serving(INSTANCES).units
     assert DEVICES not in units.serving(INSTANCES).units
 
 
