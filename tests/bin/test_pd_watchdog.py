@@ -198,8 +198,10 @@ def test_nothing_happens_while_the_service_answers(played: Played) -> None:
 
 @pytest.mark.parametrize("unit", sorted(UNITS))
 def test_a_server_that_is_silent_restarts_alone_after_the_limit(played: Played, unit: str) -> None:
+    assert played.judge.status() == "all is well"
     silent = HANGS._replace(healthy=UNITS - {unit})
     assert played.rounds(silent, 2) is None
+    assert f"{unit} is silent for 40 s" in played.judge.status()
     verdict = played.rounds(silent)
     assert verdict.units == (unit,)
     assert "for 60 s" in verdict.why

@@ -65,7 +65,7 @@ def said(node: Node) -> list[str]:
 
 def test_it_asks_as_another_user_and_root_waits_for_a_line(served: Node) -> None:
     assert out(served, f"systemctl is-active {WATCHDOG}") == "active"
-    until(lambda: status(served) == "asks", "it asks", 60)
+    until(lambda: status(served) == "all is well", "it asks", 60)
     asking = "for f in /proc/[0-9]*/cmdline; do tr '\\0' ' ' <$f | grep -q 'pd-watchdog ask$\\|pd-watchdog ask $' && "
     asking += "stat -c %U ${f%/cmdline}; done 2>/dev/null; true"
     until(lambda: out(served, asking) == "sglang", "a child of it asks, as the service user", 60)
@@ -100,7 +100,7 @@ def fresh(watched: Node) -> Node:
     """It serves, and no restart of before counts any more."""
     out(watched, f"systemctl reset-failed; systemctl restart {WATCHDOG}")
     until(lambda: states(watched) == ["active"] * 3 and answers(watched), "it serves", LIMIT)
-    until(lambda: status(watched) == "asks", "it asks", 60)
+    until(lambda: status(watched) == "all is well", "it asks", 60)
     return watched
 
 
@@ -146,16 +146,16 @@ def test_what_an_operator_stopped_stays_stopped(fresh: Node) -> None:
     until(lambda: status(fresh) == f"pauses: {ROUTER} is down", "it pauses", 60)
     assert out(fresh, f"systemctl show -p ActiveState --value {ROUTER}") == "inactive"
     out(fresh, f"systemctl start {ROUTER}")
-    until(lambda: status(fresh) == "asks", "it goes on", LIMIT)
+    until(lambda: status(fresh) == "all is well", "it goes on", LIMIT)
 
 
 @long
 def test_after_its_restarts_it_says_that_it_gives_up(watched: Node) -> None:
     """A router that hangs as soon as it runs."""
     assert deploy(watched, "-y", **{**SETTING, "watchdog_restarts": 1}).status == 0
-    until(lambda: status(watched) == "asks", "it asks", 60)
+    until(lambda: status(watched) == "all is well", "it asks", 60)
     for _ in range(2):
-        until(lambda: states(watched) == ["active"] * 3 and status(watched) == "asks", "it serves", LIMIT)
+        until(lambda: states(watched) == ["active"] * 3 and status(watched) == "all is well", "it serves", LIMIT)
         out(watched, hanging.frozen("router"))
         until(lambda: states(watched) != ["active"] * 3 or "gave up" in status(watched), "it acts", LIMIT)
     assert any("gives up" in line for line in said(watched))
