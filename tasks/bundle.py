@@ -9,16 +9,13 @@ from pyinfra import host
 
 from tasks.facts.bundle import Bundle
 from tasks.plan.report import bundle
-from tasks.plan.service.paths import Paths
-from tasks.plan.settings import settings
-from tasks.support import bundles, catalogue, connection, refusal, summary
+from tasks.support import bundles, connection, place, refusal, summary
 
 
 def write() -> None:
     with refusal.in_one_line():
         data = host.data.dict()
-        wanted = settings.load(data)
-        paths = Paths.of(wanted, catalogue.stated(wanted.model, wanted.model_dir, wanted.model_profiles))
+        wanted, paths = place.here()
         connection.prepare()
         sections = host.get_fact(
             Bundle,

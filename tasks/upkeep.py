@@ -17,9 +17,8 @@ from tasks.plan.errors import PlanError
 from tasks.plan.service import installed
 from tasks.plan.service.installed import Installed
 from tasks.plan.service.paths import PASSED, STOPPED, TARGET, Paths
-from tasks.plan.settings import settings
 from tasks.plan.settings.settings import Settings
-from tasks.support import catalogue, connection, lock, refusal, summary
+from tasks.support import connection, lock, place, refusal, summary
 
 
 def verify() -> None:
@@ -80,8 +79,7 @@ def logs() -> None:
 
 def _found(changes: bool) -> tuple[Settings, Paths, Installed, str]:
     """Settings, paths, what lies there, and who stopped it. changes: then nobody else's run may be on."""
-    wanted = settings.load(host.data.dict())
-    paths = Paths.of(wanted, catalogue.stated(wanted.model, wanted.model_dir, wanted.model_profiles))
+    wanted, paths = place.here()
     if changes:
         lock.take(wanted)
     else:

@@ -481,6 +481,11 @@ def _contradictions(settings: Settings) -> list[str]:
     return lines
 
 
+def load_alone(data: Mapping[str, object]) -> Settings:
+    """For what concerns one host alone, whoever it serves with: nobody else is asked where it stands among them."""
+    return load({**data, "minimum_prefill": None, "minimum_decode": None})
+
+
 def _fleet_faults(settings: Settings) -> list[str]:
     """What one host alone has no use for, and what several cannot do."""
     if settings.place.alone:

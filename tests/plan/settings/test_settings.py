@@ -11,7 +11,7 @@ from pyinfra.connectors.ssh import SSHConnector
 
 from tasks.plan.errors import PlanError
 from tasks.plan.settings.roles import KINDS, Role
-from tasks.plan.settings.settings import WORDS, Settings, load
+from tasks.plan.settings.settings import WORDS, Settings, load, load_alone
 from tests.plan.builders import defaults, settings
 
 CONNECTORS = (ChrootConnector, DockerConnector, FakeConnector, SSHConnector)
@@ -363,3 +363,10 @@ def test_a_key_among_arguments_is_refused_unshown(role: str, words: list[str]) -
     (line,) = error.value.lines
     assert line.startswith(f"setting {role}_arguments holds --") and "router_api_key_env" in line
     assert "of-mine" not in line
+
+
+def test_a_part_on_one_host_asks_nobody_where_it_stands_among_others() -> None:
+    data = {**defaults(), "minimum_prefill": 1, "minimum_decode": 1, "roles": ["prefill"]}
+    assert load_alone(data).root_dir == "/opt/sglang-pd"
+    with pytest.raises(PlanError, match="serves alone"):
+        load(data)
