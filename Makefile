@@ -17,8 +17,8 @@ endef
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-rehearse: $(SUITE) packages ## play the whole job on a simulated host, twice; KEEP=1, REBUILD=1; your host: HARDWARE=NAME SETTINGS=NAME
-	@$(VENV)/bin/python -m tests.node.rehearse $(if $(HARDWARE),--hardware '$(HARDWARE)') $(if $(SETTINGS),--settings '$(SETTINGS)')
+rehearse: $(SUITE) packages ## play the whole job on a simulated host, twice; HOSTS=2: on several; KEEP=1, REBUILD=1; your host: HARDWARE=NAME SETTINGS=NAME
+	@$(VENV)/bin/python -m tests.node.rehearse $(if $(HOSTS),--hosts '$(HOSTS)') $(if $(HARDWARE),--hardware '$(HARDWARE)') $(if $(SETTINGS),--settings '$(SETTINGS)')
 
 record: $(SUITE) ## record a host's hardware for rehearsals and reports of faults: HOST=NAME; INVENTORY. Changes nothing on it
 	@test -n "$(HOST)" || { echo 'make record HOST=NAME: a host of $(or $(INVENTORY),inventory.py)' >&2; exit 2; }

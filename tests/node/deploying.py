@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.node.node import REPOSITORY, Node
+from tests.node.together import ALONE, Service
 
-INVENTORY = "tests/node/inventory.py"
+INVENTORY = ALONE
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,19 @@ def command_line(
     return [str(Path(sys.executable).with_name("pyinfra")), *arguments, inventory, operations, *values]
 
 
-def environment(node: Node) -> dict[str, str]:
-    return {**os.environ, "NODE": node.name}
+def environment(where: Node | Service) -> dict[str, str]:
+    return {**os.environ, **_service(where).variables}
 
 
-def deploy(node: Node, *arguments: str, operations: str = "deploy.py", **data: object) -> Result:
+def _service(where: Node | Service) -> Service:
+    return where if isinstance(where, Service) else Service((where,))
+
+
+def deploy(where: Node | Service, *arguments: str, operations: str = "deploy.py", **data: object) -> Result:
     """`pyinfra ARGUMENTS inventory deploy.py --json`: `-y` runs it, `--dry` only plans."""
+    line = command_line(*arguments, "--json", inventory=_service(where).inventory, operations=operations, **data)
     ran = subprocess.run(
-        command_line(*arguments, "--json", operations=operations, **data), cwd=REPOSITORY, env=environment(node), stdin=subprocess.DEVNULL,
+        line, cwd=REPOSITORY, env=environment(where), stdin=subprocess.DEVNULL,
         capture_output=True, text=True,
     )  # fmt: skip
     last = ran.stdout.strip().splitlines()[-1:] or [""]
@@ -75,9 +81,9 @@ def without_plain_user(node: Node) -> None:
     node.run("userdel -rf plain; rm -f /etc/sudoers.d/plain")
 
 
-def provisioned(node: Node, *arguments: str, **data: object) -> Result:
+def provisioned(where: Node | Service, *arguments: str, **data: object) -> Result:
     """Deploy to verified answers; the test's set-up failed where this does."""
-    result = deploy(node, "-y", *arguments, **data)
+    result = deploy(where, "-y", *arguments, **data)
     assert result.status == 0 and result.report, result.output
     return result
 

@@ -1,4 +1,7 @@
-"""An inventory of several nodes: those that NODES names, each under its own name."""
+"""An inventory of several nodes: those that NODES names, each under its own name.
+
+PREFILL, DECODE and ROUTER name those of them that serve together, each with what it plays.
+"""
 
 import os
 import sys
@@ -10,7 +13,15 @@ from tasks.support.inventory import groups
 from tests.node.node import Node
 from tests.node.settings import of_node
 
-_nodes = [Node(name) for name in os.environ["NODES"].split(",")]
+_ROLES = ("prefill", "decode", "router")
+
+
+def _names(variable: str) -> list[str]:
+    return [name for name in os.environ.get(variable, "").split(",") if name]
+
+
+_nodes = [Node(name) for name in _names("NODES")]
+_playing = {role: _names(role.upper()) for role in _ROLES}
 
 hosts = [
     (
@@ -21,9 +32,11 @@ hosts = [
             "ssh_key": str(node.ssh_key),
             "ssh_known_hosts_file": str(node.known_hosts),
             **of_node(),
+            **({"service_address": node.address} if any(node.name in names for names in _playing.values()) else {}),
         },
     )
     for node in _nodes
 ]
 
-globals().update(groups(hosts, group_data=False))
+_played = {role: [host for host in hosts if host[0] in names] for role, names in _playing.items()}
+globals().update(groups(hosts, group_data=False, **{role: members for role, members in _played.items() if members}))

@@ -23,7 +23,7 @@ def report(*operations: dict[str, Any], failed: tuple[str, ...] = ()) -> str:
 
 def test_counts() -> None:
     text = "the deploy printed this\n" + report(operation("A", success=1), operation("B", no_change=1))
-    assert rehearse.read_report(text, 0) == rehearse.Run(operations=2, changed=["A"])
+    assert rehearse.read_report(text, 0) == rehearse.Run(operations=2, changed=["rehearsal: A"])
 
 
 @pytest.mark.parametrize(
