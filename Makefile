@@ -45,11 +45,13 @@ test-servers: $(SUITE) packages ## run the tests that ask servers on a simulated
 test-release: $(SUITE) packages ## as test-install, with 0.5.17 beside it, and both ways without an index (docs/package-sources.md); 20 GB
 	@EVERY_RELEASE=1 $(VENV)/bin/python -m pytest tests/node/test_release.py tests/node/test_air_gap.py
 
-test-faults: $(SUITE) packages ## PART=1/40: end a first run at every operation, that part of it (docs/reliability.md); else break releases at FAULTS=20 points; SEED=N
-ifdef PART
+test-faults: $(SUITE) packages ## CRASHES=1: write the table of what crashes cost; PART=1/40: end a first run at every operation, that part of it (docs/reliability.md); else break releases at FAULTS=20 points; SEED=N
+ifdef CRASHES
+	@$(VENV)/bin/python -m tests.node.crashes --write
+else ifdef PART
 	@$(VENV)/bin/python -m tests.node.broken_runs --part $(PART) --seed $(or $(SEED),1) --together $(or $(TOGETHER),1)
 else
-	@FAULTS=$(or $(FAULTS),20) SEED=$(or $(SEED),$(shell date +%s)) $(VENV)/bin/python -m pytest tests/node/test_faults.py tests/node/test_parts.py tests/node/test_revisions.py tests/node/test_take_back.py tests/node/test_upgrade.py tests/node/test_model_of_ones_own.py
+	@FAULTS=$(or $(FAULTS),20) SEED=$(or $(SEED),$(shell date +%s)) $(VENV)/bin/python -m pytest tests/node/test_faults.py tests/node/test_parts.py tests/node/test_revisions.py tests/node/test_take_back.py tests/node/test_upgrade.py tests/node/test_watchdog.py tests/node/test_model_of_ones_own.py
 endif
 
 test-kernels: $(KERNELS) ## test the GPU kernels alone, in Triton's interpreter and compiled for sm_120; no GPU needed

@@ -41,6 +41,8 @@ QUIET = {
         f"printf '%s\\n' {shlex.quote(mark(DEVICES))} '[Service]' ExecStart=/bin/true >{SYSTEMD}/{DEVICES}", {
         "Services | Units that no instance needs"}),
     "disabled": (f"systemctl disable -q {UNITS[2]}", {f"Services | Enabled {UNITS[2]}"}),
+    "watchdog stopped": ("systemctl stop sglang-pd-watchdog", {"Services | Running: watchdog"}),
+    "watchdog disabled": ("systemctl disable -q sglang-pd-watchdog", {"Services | Enabled sglang-pd-watchdog.service"}),
     "target disabled": ("systemctl disable -q sglang-pd.target", {"Services | Enabled sglang-pd.target"}),
     "mode": (f"chmod 777 {CONFIG}/router.sh", {f"Launch | File {CONFIG}/router.sh"}),
     "owner": (f"chown sglang {CONFIG}/prefill.env", {f"Launch | File {CONFIG}/prefill.env"}),

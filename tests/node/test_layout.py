@@ -8,7 +8,7 @@ from tests.node.asking import CONFIG, UNITS, answer, answers, out, states
 from tests.node.deploying import deploy
 from tests.node.node import Node
 
-SERVER = "sglang-pd-server.service"
+SERVER, WATCHDOG = "sglang-pd-server.service", "sglang-pd-watchdog.service"
 PROMPTS = ["Repeat: layouts", "What is 17*23? Answer with the number only.", "Repeat: " + "abc 123 " * 40]
 
 
@@ -34,7 +34,7 @@ def test_to_one_server_and_back_with_the_same_answers(pair: Node) -> None:
     single = deploy(pair, "-y", layout="single")
     assert single.status == 0, single.output
     assert "sglang-pd-decode.service: ends and goes" in single.output
-    assert unit_files(pair) == ["sglang-pd-router.service", SERVER]
+    assert unit_files(pair) == ["sglang-pd-router.service", SERVER, WATCHDOG]
     assert states(pair) == ["inactive", "inactive", "active"]
     assert pair.run(f"ls {CONFIG}/prefill.sh {CONFIG}/decode.env").returncode != 0
     assert "--disaggregation" not in out(pair, f"cat {CONFIG}/server.sh")
@@ -45,5 +45,5 @@ def test_to_one_server_and_back_with_the_same_answers(pair: Node) -> None:
     back = deploy(pair, "-y")
     assert back.status == 0, back.output
     assert "Topology | Peer copies, all_reduce and KV path proved" not in back.changed, "the proof of before holds"
-    assert unit_files(pair) == sorted(UNITS)
+    assert unit_files(pair) == sorted([*UNITS, WATCHDOG])
     assert [answer(pair, prompt) for prompt in PROMPTS] == apart
