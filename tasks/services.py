@@ -5,15 +5,17 @@ from __future__ import annotations
 from pyinfra import host
 from pyinfra.api import deploy
 
+from tasks.facts.history import Text
 from tasks.facts.paths import Paths
 from tasks.facts.units import Units
 from tasks.operations import files, services
 from tasks.plan.files import compare
+from tasks.plan.fleet.rollout import found as of_server
 from tasks.plan.plan import Plan
 from tasks.plan.service.installed import with_who_stopped
-from tasks.plan.service.paths import STOPPED, WATCHDOG
+from tasks.plan.service.paths import STOPPED, WATCHDOG, run_of
 from tasks.plan.service.restarts import read_units, restarts, waiting
-from tasks.support import render
+from tasks.support import fleet, render
 from tasks.support.barrier import barrier
 
 
@@ -28,6 +30,13 @@ def bring_up(plan: Plan) -> None:
     reasons = with_who_stopped(reasons, on_disk[STOPPED].text)
     open_gates = waiting(plan.instances, found.instances)
     serving = found.serving(plan.instances).units
+
+    rollout = fleet.rolls(plan)
+    if rollout:
+        for worker in plan.workers:
+            was = host.get_fact(Text, path=f"{run_of(worker.name)}/executed/{worker.name}.sh")
+            becomes = of_each[worker.name].script.content.decode()
+            rollout.found.append(of_server(worker, plan, found.instances[worker.name], was, becomes))
 
     left_over = found.left_over(plan.instances, plan.beside)
     services.retired(
@@ -49,6 +58,7 @@ def bring_up(plan: Plan) -> None:
         plan=plan,
         instances=plan.workers,
         needs=(),
+        rollout=rollout,
         reasons=reasons,
         waiting=open_gates,
         serving=serving,

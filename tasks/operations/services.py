@@ -12,6 +12,7 @@ from tasks.facts.listeners import Listeners
 from tasks.facts.processes import Bindings
 from tasks.operations.passed import ready_or_back, taken_back
 from tasks.operations.progress import say
+from tasks.operations.rollout import restarted
 from tasks.plan.errors import PlanError
 from tasks.plan.phases.passed import arming
 from tasks.plan.plan import Plan
@@ -21,6 +22,7 @@ from tasks.plan.service.instances import Instance
 from tasks.plan.service.paths import UNITS
 from tasks.plan.service.strays import Stray
 from tasks.support import summary
+from tasks.support.fleet import Rollout
 
 Commands = Generator[StringCommand | FunctionCommand, None, None]
 
@@ -115,12 +117,13 @@ def running(
     waiting: Sequence[str],
     serving: Sequence[str],
     limit: int,
+    rollout: Rollout | None = None,
 ) -> Commands:
     """Servers that run what is wanted, each behind its gate. Where one fails, what passed last comes back.
 
     needs: instances that must be ready before these start; fails closed where one is not, whatever was answered
     to a prompt. reasons: instance name -> why it (re)starts. waiting: those whose gate is still open.
-    serving: units that ran before this run.
+    serving: units that ran before this run. rollout: of a service of several hosts.
     """
     restart = [instance for instance in instances if instance.name in reasons]
     follow = tuple(instance for instance in instances if instance.name in reasons or instance.name in waiting)
@@ -130,6 +133,11 @@ def running(
     for instance in restart:
         say(host, f"{instance.name}: {reasons[instance.name]}")
         summary.restarts(host, instance.name, reasons[instance.name])
+    if rollout and restart:
+        yield FunctionCommand(restarted, [plan, rollout, restart, serving, limit], {})
+        if len(restart) < len(follow):
+            yield FunctionCommand(ready_or_back, [plan, {one.name: one.unit for one in follow}, limit], {})
+        return
     # One command: no way of running operations may start a server whose needs are not met.
     start = [
         f"systemctl is-active -q {shlex.quote(need.unit)} || {{ echo {_unmet(need, follow)} >&2; exit 1; }}"

@@ -11,8 +11,9 @@ from pyinfra.context import ctx_host
 
 from tasks.facts.network import Addresses, Healthy
 from tasks.plan.errors import PlanError
-from tasks.plan.fleet import agreement, members
+from tasks.plan.fleet import agreement, members, rollout
 from tasks.plan.fleet.members import Inventoried, Member
+from tasks.plan.fleet.rollout import Found
 from tasks.plan.fleet.service import Together, joined, servers
 from tasks.plan.plan import Plan
 from tasks.plan.service.instances import Remote
@@ -48,13 +49,41 @@ def here() -> Together:
     return found[host.name]
 
 
+class Rollout:
+    """What the hosts of one service tell each other while they restart their servers."""
+
+    def __init__(self) -> None:
+        self.plans: dict[str, Plan] = {}  # by host
+        self.found: list[Found] = []
+        self.turn = Lock()  # one server at a time
+        self.halted = ""  # why no more server is restarted
+
+    @property
+    def at_once(self) -> str | None:
+        plan = next(iter(self.plans.values()))
+        roles = [one.role for one in plan.served]
+        return rollout.at_once(self.found, {role: roles.count(role) for role in roles})
+
+    @property
+    def routers(self) -> list[tuple[Host, Plan]]:
+        """Hosts of this run that have a router."""
+        return [(state.inventory.get_host(one), plan) for one, plan in self.plans.items() if plan.router]
+
+
+def rolls(plan: Plan) -> Rollout | None:
+    """Of this host's service; None where it serves alone."""
+    return None if plan.settings.place.alone else _rollouts[plan.settings.service]
+
+
 def agrees(plan: Plan) -> None:
     """This host's plan fits those of its service that were made before. Raises PlanError."""
     member = (_members or {}).get(host.name)
     if not isinstance(member, Member) or plan.settings.place.alone:
         return
     with _looking:
-        one, first = _plans.setdefault(member.service, (host.name, plan))
+        plans = _rollouts.setdefault(member.service, Rollout()).plans
+        plans[host.name] = plan
+        one, first = next(iter(plans.items()))
     agreement.settled(one, first, host.name, plan)
 
 
@@ -112,4 +141,4 @@ def _limited(found: tuple[Member, ...], running: dict[str, tuple[Remote, ...]]) 
 _looking = Lock()
 _members: dict[str, Member | PlanError] | None = None
 _services: dict[str, dict[str, Together] | PlanError] = {}
-_plans: dict[str, tuple[str, Plan]] = {}
+_rollouts: dict[str, Rollout] = {}

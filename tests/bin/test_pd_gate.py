@@ -690,6 +690,21 @@ def test_await_names_the_worker_that_is_not_ready(host: Host, site: Site) -> Non
     assert host.status["reason"] == f"decode not ready within 4 s: {gone}/health: Connection refused"
 
 
+def test_await_is_done_when_enough_of_each_group_are_healthy(host: Host, site: Site) -> None:
+    gone = f"http://127.0.0.1:{closed_port()}"
+    with serving() as other:
+        site.answers["/health"] = answer(200)
+        other.answers["/health"] = answer(503)
+        two = f"decode@a={other.url},decode@b={gone}"
+        child = host.start("await", "--some", 1, f"prefill={site.url}", "--some", 1, two)
+        host.comes_to("waiting for 1 of decode@a, decode@b")
+        other.answers["/health"] = answer(200)
+        assert finish(child).returncode == 0
+        done = host.run("await", "--some", 1, f"prefill={site.url}", "--some", 2, two, limit=4)
+    assert done.returncode == 1
+    assert host.status["reason"].startswith("decode@b not ready within 4 s: ")
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -699,6 +714,9 @@ def test_await_names_the_worker_that_is_not_ready(host: Host, site: Site) -> Non
         ["worker", "--role", "decode", "--url", "127.0.0.1:1"],
         ["worker", "--role", "decode", "--url", "http://127.0.0.1"],
         ["await", "--worker", "http://127.0.0.1:1"],
+        ["await"],
+        ["await", "--some", "2", "a=http://127.0.0.1:1"],
+        ["await", "--some", "one", "a=http://127.0.0.1:1"],
     ],
 )
 def test_wrong_usage(host: Host, arguments: list[str]) -> None:

@@ -36,12 +36,14 @@ class Host:
     def path(self, name: str) -> Path:
         return self.folder / name
 
-    def config(self, *files: str, workers: list[str] | None = None, verify: str = "true") -> None:
+    def config(
+        self, *files: str, workers: list[str] | None = None, verify: str = "true", router: str = "router.service"
+    ) -> None:
         self.path("passed.json").write_text(json.dumps({
             "kept": str(self.path("kept.json")), "files": [str(self.path(name)) for name in files],
             "links": [str(self.path("current"))],
-            "quiet": [str(self.path(name)) for name in ("pin", "passed.json")], "workers": workers or ["a.service"], "router": "router.service",
-            "target": "all.target", "verify": [verify],
+            "quiet": [str(self.path(name)) for name in ("pin", "passed.json")], "workers": ["a.service"] if workers is None else workers, "router": router,
+            "target": "all.target", "verify": [verify] if router else [],
         }))  # fmt: skip
 
     def command(self, *words: object) -> tuple[list[str], dict[str, str]]:
@@ -123,6 +125,20 @@ def test_nothing_is_stopped_for_what_no_server_was_started_from(host: Host) -> N
     assert host.run("restore").returncode == 0 and not host.path("pin").exists()
     assert not [line for line in host.asked if line.startswith("stop")]
     assert "start a.service" in host.asked, "one that is down comes back, one that runs goes on"
+
+
+@pytest.mark.parametrize(("workers", "router"), [(["a.service"], ""), ([], "router.service")])
+def test_a_host_with_a_part_of_a_service_goes_back_with_that_part(host: Host, workers: list[str], router: str) -> None:
+    host.config("script", "key", "pin", "passed.json", workers=workers, router=router)
+    assert host.run("keep").returncode == 0
+    host.path("script").write_text("bad\n")
+    before = len(host.asked)
+    restored = host.run("restore")
+    assert restored.returncode == 0, restored.stderr
+    assert host.path("script").read_text() == "good\n"
+    started = [line for line in host.asked[before:] if line.startswith("start")]
+    assert started == [f"start {unit}" for unit in (*workers, *([router] if router else []))]
+    assert not [line for line in host.asked[before:] if line.endswith(("stop", "enable -q", " "))]
 
 
 def test_servers_of_the_failed_change_end_and_go_before_the_others_start(host: Host) -> None:

@@ -1,0 +1,141 @@
+"""Servers of several hosts restart one at a time: out of the router's file, drained, restarted, gated, back."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from pyinfra.api import Host, State, StringCommand
+from pyinfra.api.arguments import CONNECTOR_ARGUMENT_KEYS, pop_global_arguments
+
+from tasks.operations.passed import ready_or_back, taken_back
+from tasks.operations.progress import run_and_log, say
+from tasks.operations.upload import sent
+from tasks.plan.phases import passed
+from tasks.plan.phases.routing import workers_file
+from tasks.plan.plan import Plan
+from tasks.plan.service.instances import Instance
+from tasks.support.fleet import Rollout
+
+ROUTER_LIMIT = 30  # seconds in which a router follows its file, at which it looks every 2 s
+
+
+def restarted(
+    state: State,
+    host: Host,
+    plan: Plan,
+    rollout: Rollout,
+    restart: Sequence[Instance],
+    serving: Sequence[str],
+    limit: int,
+) -> bool:
+    """False where a server does not come up: then those that wait for their turn stay as they are."""
+    together = rollout.at_once
+    if together is not None:
+        if together:
+            say(host, together, "yellow")
+        return _start(state, host, plan, tuple(restart), serving, limit)
+    for worker in restart:
+        with rollout.turn:
+            if rollout.halted:
+                say(host, f"{worker.name} stays as it is: {rollout.halted}", "red")
+                return False
+            if not _in_turn(state, host, plan, rollout, worker, serving, limit):
+                rollout.halted = f"{worker.name} of {host.name} did not come up with the change"
+                return False
+    return True
+
+
+def _in_turn(
+    state: State, host: Host, plan: Plan, rollout: Rollout, worker: Instance, serving: Sequence[str], limit: int
+) -> bool:
+    if worker.unit not in serving:
+        return _start(state, host, plan, (worker,), serving, limit)
+    others = [one for one in plan.served if one.role == worker.role and one.url != worker.url]
+    began = time.monotonic()
+    if not others:
+        say(host, f"{worker.name} is the only {worker.role}: no request is answered until it is back", "yellow")
+    routers = [(one, of_router, _count(one, of_router)) for one, of_router in rollout.routers]
+    for one, of_router, count in routers:
+        # without the last of a role a router has no count to tell
+        _route(host, one, of_router, worker.url, count - 1 if count and others else None)
+    drain = ["server", "--url", worker.url, "--limit", str(plan.settings.stop_limit)]
+    run_and_log(state, host, shlex.join([f"{plan.paths.bin}/pd-drain", *drain]))
+    good = _start(state, host, plan, (worker,), serving, limit)
+    for one, of_router, count in routers:
+        _route(host, one, of_router, None, count)
+    took = f"{time.monotonic() - began:.0f} s"
+    say(host, f"{worker.name} was away for {took}" if others else f"no request was answered for {took}")
+    return good and _passed(state, host, plan, rollout)
+
+
+def _passed(state: State, host: Host, plan: Plan, rollout: Rollout) -> bool:
+    """Right answers through a router with this server behind it again; then its change stays, however the run ends."""
+    for router_host, of_router in rollout.routers[:1]:
+        asked = [f"{of_router.paths.bin}/pd-verify", "--config", of_router.paths.verify]
+        right, output = router_host.run_shell_command(StringCommand(shlex.join(asked)), **_way(router_host))
+        if not right:
+            said = " ".join([*output.stderr_lines, *output.stdout_lines][-1:])
+            return taken_back(state, host, plan, [f"asked through {router_host.name}: {said}"])
+    if plan.router:  # its own change is not tried yet
+        return True
+    return run_and_log(state, host, f"{passed.disarming()}; {shlex.join(passed.words(plan, 'keep'))}")
+
+
+def _start(
+    state: State,
+    host: Host,
+    plan: Plan,
+    workers: tuple[Instance, ...],
+    serving: Sequence[str],
+    limit: int,
+) -> bool:
+    units = shlex.join(worker.unit for worker in workers)
+    commands = (
+        passed.arming(plan, serving),
+        f"systemctl reset-failed {units} 2>/dev/null; systemctl restart --no-block {units}",
+    )
+    return all(run_and_log(state, host, command) for command in commands) and ready_or_back(
+        state, host, plan, {worker.name: worker.unit for worker in workers}, limit
+    )
+
+
+def _route(host: Host, router_host: Host, plan: Plan, without: str | None, count: int | None) -> None:
+    """Write the file of a router, and wait until it has followed. host: whose turn it is, for what is said.
+
+    without: URL of a server that gets no requests. count: of the servers that the router then has, where it is known.
+    """
+    file = workers_file(plan, () if without is None else (without,))
+    assert file is not None
+    upload, arguments = sent(file.content, f"{file.path}.new"), _way(router_host)
+    new, owner = shlex.quote(f"{file.path}.new"), shlex.quote(f"{file.owner}:{file.group}")
+    put = f"chown {owner} {new} && chmod {file.mode} {new} && mv -fT {new} {shlex.quote(file.path)}"
+    good, output = router_host.run_shell_command(upload, **{**arguments, **upload.connector_arguments})
+    if good:
+        good, output = router_host.run_shell_command(StringCommand(put), **arguments)
+    if good and count is not None:
+        waits = StringCommand(shlex.join([*_ask(plan, ROUTER_LIMIT), "--servers", str(count)]))
+        good, output = router_host.run_shell_command(waits, **arguments)
+    if not good:
+        say(host, f"{router_host.name}, {file.path}: {' '.join(output.stderr_lines)[-240:]}", "yellow")
+
+
+def _count(router_host: Host, plan: Plan) -> int | None:
+    """How many servers a router has now; None where it does not tell."""
+    _, output = router_host.run_shell_command(StringCommand(shlex.join(_ask(plan, 1))), **_way(router_host))
+    told = "".join(output.stdout_lines[-1:])
+    return int(told) if told.isdecimal() else None
+
+
+def _ask(plan: Plan, limit: int) -> list[str]:
+    assert plan.router is not None
+    words = [f"{plan.paths.bin}/pd-drain", "router", "--url", plan.router.url, "--limit", str(limit)]
+    return [*words, "--certificate", plan.paths.executed_tls] if plan.router.scheme == "https" else words
+
+
+def _way(other: Host) -> dict[str, Any]:
+    """The way onto another host of this run (sudo and so on)."""
+    given = cast(Mapping[str, Any], pop_global_arguments(other.state, other, {})[0])
+    return {key: given[key] for key in CONNECTOR_ARGUMENT_KEYS if key in given}

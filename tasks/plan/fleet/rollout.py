@@ -1,0 +1,53 @@
+"""Servers of several hosts that must restart: one at a time, or all at once, since KV of two kinds does not mix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tasks.plan.plan import Plan
+from tasks.plan.service.instances import Instance
+from tasks.plan.service.restarts import DOWN, Running
+
+# Options of a launch script that say what KV is made of and how it moves: SGLang compares few of them.
+KV_OPTIONS = (
+    "--model-path", "--dtype", "--quantization", "--page-size", "--kv-cache-dtype", "--speculative-algorithm",
+    "--disaggregation-transfer-backend", "--disaggregation-enable-kv-checksum",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Found:
+    """A server of this run before it changes anything."""
+
+    name: str
+    role: str
+    serves: bool
+    fits: bool  # its KV is the same before and after
+
+
+def found(worker: Instance, plan: Plan, running: Running, was: str, becomes: str) -> Found:
+    """was, becomes: texts of its launch script, as it runs and as it is wanted."""
+    left = running.fingerprint
+    fits = left is not None and left.release == plan.release.id and _kv(was) == _kv(becomes)
+    return Found(worker.name, worker.role, running.active not in DOWN, fits)
+
+
+def _kv(script: str) -> list[list[str]]:
+    lines = [line.removesuffix("\\").split() for line in script.splitlines()]
+    return [words for words in lines if words and words[0] in KV_OPTIONS]
+
+
+def at_once(every: Sequence[Found], servers: Mapping[str, int]) -> str | None:
+    """Why all restart together, "" where nothing serves yet; None where they restart one at a time.
+
+    servers: role -> how many the whole service has.
+    """
+    serving = [one for one in every if one.serves]
+    if not serving:
+        return ""
+    if any(not one.fits for one in serving):
+        return "release, model or KV changes, and old servers must exchange none with new ones: all restart at once"
+    if max(servers.values()) < 2:
+        return "the service has one server of each role: both restart at once"
+    return None
