@@ -17,7 +17,7 @@ endef
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-rehearse: $(SUITE) packages ## play the whole job on a simulated host, twice; HOSTS=2: on several; KEEP=1, REBUILD=1; your host: HARDWARE=NAME SETTINGS=NAME
+rehearse: $(SUITE) packages ## play the whole job on a simulated host, twice; HOSTS=2: on several; KEEP=1, REBUILD=1, MONITORING=1; your host: HARDWARE=NAME SETTINGS=NAME
 	@$(VENV)/bin/python -m tests.node.rehearse $(if $(HOSTS),--hosts '$(HOSTS)') $(if $(HARDWARE),--hardware '$(HARDWARE)') $(if $(SETTINGS),--settings '$(SETTINGS)')
 
 record: $(SUITE) ## record a host's hardware for rehearsals and reports of faults: HOST=NAME; INVENTORY. Changes nothing on it
@@ -30,7 +30,7 @@ test: ## run every test: first those without servers, side by side, then those t
 
 test-without-servers: test-units test-hosts test-install test-kernels
 
-test-units: $(SUITE) browser gpg ## run the tests that need no simulated host
+test-units: $(SUITE) browser gpg promtool ## run the tests that need no simulated host
 	@$(VENV)/bin/python -m pytest --ignore tests/node
 
 test-hosts: $(SUITE) packages ## run the tests on simulated hosts that serve nothing
@@ -123,7 +123,7 @@ $(KERNELS): tests/kernels/requirements.txt
 	@.venv-kernels/bin/pip install -q --disable-pip-version-check -r $<
 	@touch $@
 
-.PHONY: packages browser gpg shellcheck
+.PHONY: packages browser gpg promtool shellcheck
 packages: # Debian packages that a simulated host needs; said before they are installed
 	@./tests/node/install-packages
 
@@ -132,6 +132,9 @@ browser: # what opens the report in tests
 
 gpg: # what signs the package repository of a test
 	@{ command -v gpg && command -v gpg-agent; } >/dev/null || ./tests/node/install-packages gpg gpg-agent
+
+promtool: $(SUITE) # what checks the alert rules
+	@test -x $(VENV)/bin/promtool || ./tests/unpack-promtool $(VENV)/bin
 
 shellcheck:
 	@command -v shellcheck >/dev/null || ./tests/node/install-packages shellcheck

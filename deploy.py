@@ -4,7 +4,20 @@ pyinfra inventory.py deploy.py --dry --diff     show what would change
 pyinfra inventory.py deploy.py                  show it, wait for Enter, then change it
 """
 
-from tasks import activate, driver, launch, model, preflight, retire, runtime, services, system, topology, verify
+from tasks import (
+    activate,
+    driver,
+    launch,
+    model,
+    monitoring,
+    preflight,
+    retire,
+    runtime,
+    services,
+    system,
+    topology,
+    verify,
+)
 from tasks.support import refusal
 from tasks.support.barrier import barrier
 
@@ -22,3 +35,4 @@ with refusal.in_one_line():
     services.bring_up(plan)  # prefill and decode, then the router
     verify.ask(plan)  # questions with known answers, through the router
     retire.releases(plan)  # keep the release that serves and the one before it
+    monitoring.watch(plan)  # Prometheus, exporters, alert rules; nothing unless the setting monitoring asks for it

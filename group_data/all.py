@@ -293,6 +293,17 @@ maximum_corrected_dram_errors = 20_000_000
 failing_xids = [8, 48, 56, 57, 58, 62, 63, 64, 65, 68, 69, 73, 74, 79, 80, 81, 92, 95, 119, 120, 154, 175]
 maximum_clock_skew_s = 60  # seconds between the host's clock and yours; more is a warning
 
+# ---- Monitoring (docs/monitoring.md): Prometheus, node-exporter, alertmanager of the distribution, on loopback -------
+
+monitoring = False  # True = install and run them; False = nothing of them is installed, and what a run installed goes
+prometheus_port = 9090  # TCP, on 127.0.0.1
+prometheus_retention_days = 30
+prometheus_retention_gb = 10  # GB; the oldest figures go first
+alertmanager_port = 9093  # TCP, on 127.0.0.1
+# YAML file on your machine that tells alertmanager whom to send alerts to; None = it only shows them on its page
+alertmanager_config = None
+node_exporter_port = 9100  # TCP, on 127.0.0.1
+
 # ---- Proof: GPU links measured before servers start (docs/proof.md) --------------------------------------------------
 
 probe_limit = 180  # seconds for each of the three parts; importing torch from a cold disk takes 30 of them

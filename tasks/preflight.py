@@ -29,7 +29,7 @@ from tasks.plan.host.answers import Answer, Hardware, System
 from tasks.plan.model import derive, folder, kept
 from tasks.plan.model.derive import Model
 from tasks.plan.model.profile import ModelProfile, Stated
-from tasks.plan.phases import confinement
+from tasks.plan.phases import confinement, monitoring
 from tasks.plan.phases.runtime import lock_files
 from tasks.plan.phases.system import KERNEL_LIMITS, KERNEL_SETTINGS, debian_packages, directories
 from tasks.plan.plan import Plan
@@ -59,6 +59,7 @@ class Seen:
     api_key: str | None
     api_key_before: str | None
     tls: bytes | None
+    alerts: bytes | None  # alertmanager's configuration, where it is the user's
     now: float  # seconds since 1970 when the host told its clock
     answers: Mapping[str, Answer]  # of the facts System and Hardware
     system: System
@@ -131,6 +132,7 @@ def _examined() -> Seen:
     keys = ("router_api_key_env", "router_api_key_before_env")
     api_key, before = (_key(wanted, name) if wanted.routes else None for name in keys)
     tls = certificate.joined(wanted) if wanted.routes else None
+    alerts = catalogue.alertmanager(wanted)
     paths = Paths.of(wanted, stated)
     lock.take(wanted)
 
@@ -150,15 +152,17 @@ def _examined() -> Seen:
         user=wanted.service_user,
         paths=[paths.root, paths.state],
         sysctls=[*KERNEL_SETTINGS, *KERNEL_LIMITS],
-        packages=sorted({package for one in possible for package in debian_packages(one, one.python)}),
+        packages=sorted(
+            {package for one in possible for package in debian_packages(one, one.python)} | set(monitoring.PACKAGES)
+        ),
     )
     with named("host/system/readable"):
         system = reading.read_system(of_system)
     of_cards: Mapping[str, Answer] = host.get_fact(HardwareFact)
     answers = {**of_system, **of_cards}
     return Seen(
-        wanted, offered, stated, paths, releases, held_on, api_key, before, tls, now, answers, system, together.others,
-        ruled=ruled,
+        wanted, offered, stated, paths, releases, held_on, api_key, before, tls, alerts, now, answers, system,
+        together.others, ruled=ruled,
     )  # fmt: skip
 
 
@@ -258,7 +262,7 @@ def _planned(seen: Seen, hardware: Hardware, model: Model, own: Description, of_
     every = (*served, *router)
     return Plan(
         wanted, release, profile, paths, seen.system, hardware, every, catalogue.uv_lock(), seen.api_key,
-        api_key_before=seen.api_key_before, tls=seen.tls,
+        api_key_before=seen.api_key_before, tls=seen.tls, alerts=seen.alerts,
         arguments=described.arguments, history=seen.history, pin=pin, asked=own.release if pin else None,
         derived=model.derived, model_told=model.told, others=seen.others,
     )  # fmt: skip

@@ -9,7 +9,9 @@ from pyinfra import host
 
 from tasks.facts.paths import Paths
 from tasks.facts.units import Units
+from tasks.operations import monitoring as daemons
 from tasks.operations import removal as operations
+from tasks.plan.phases import monitoring
 from tasks.plan.service.paths import TARGET
 from tasks.plan.service.removal import confirmed, removal
 from tasks.plan.service.restarts import own_units
@@ -26,6 +28,10 @@ def everything() -> None:
         there = planned.there(
             host.get_fact(Paths, paths=planned.asked, user=wanted.service_user, theirs=list(planned.of_user))
         )
+        drop_ins = [monitoring.drop_in(unit) for unit in monitoring.DAEMONS]
+        watched = host.get_fact(Paths, paths=drop_ins)
+        if any(watched[path].kind != "absent" for path in drop_ins):
+            daemons.removed(name="No monitoring", packages=monitoring.PACKAGES)
         operations.removed(
             name=f"Nothing of ours on {host.name}", there=there, models=paths.models, user=wanted.service_user
         )

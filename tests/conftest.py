@@ -92,3 +92,11 @@ class Checkout:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def promtool() -> str:
+    """Prometheus' own checker of rules and metrics; `make promtool` unpacks it."""
+    found = shutil.which("promtool", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    assert found, "promtool is not there: make promtool"
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tasks.facts.owners import OWNER
 from tasks.facts.sections import PRELUDE, Sections
-from tasks.plan.host.answers import FABRIC_COLUMNS, GPU_COLUMNS, HEALTH_COLUMNS
+from tasks.plan.host.answers import FABRIC_COLUMNS, GPU_COLUMNS, HEALTH_COLUMNS, ROW_COLUMNS
 
 # smi: asks nvidia-smi; _said and _s are its answer. A driver that hangs is asked once: every further question to it
 # counts as timed out too. Without persistence each card is started anew for a question, 3 to 4 s a card (cvmimage#363).
@@ -81,7 +81,7 @@ _CSV = "--format=csv,noheader,nounits"
 QUERIES = {
     "gpus": (f"--query-gpu={GPU_COLUMNS}", _CSV),
     "health": (f"--query-gpu={HEALTH_COLUMNS}", _CSV),
-    "rows": ("--query-remapped-rows=gpu_uuid,remapped_rows.pending,remapped_rows.failure", _CSV),
+    "rows": (f"--query-remapped-rows={ROW_COLUMNS}", _CSV),
     "fabric": (f"--query-gpu={FABRIC_COLUMNS}", _CSV),
     "topo": ("topo", "-m"),
     "p2p": ("topo", "-p2p", "rw"),

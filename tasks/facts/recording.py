@@ -7,11 +7,13 @@ import shlex
 
 from tasks.facts.hardware import QUERIES
 from tasks.facts.sections import PRELUDE, Sections
+from tasks.plan.host.answers import METRIC_COLUMNS
 
 # Every question that a fact, an operation or SGLang asks of such a tool.
 QUESTIONS: tuple[tuple[str, ...], ...] = (
     ("nvidia-smi", "-L"),
     *(("nvidia-smi", *query) for query in QUERIES.values()),
+    ("nvidia-smi", f"--query-gpu={METRIC_COLUMNS}", "--format=csv,noheader,nounits"),
     ("modinfo", "-F", "license", "nvidia"),
     ("lspci", "-vv"),
     ("lscpu",),

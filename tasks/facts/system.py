@@ -24,6 +24,8 @@ upgrades() { command -v apt-config >/dev/null || return 127
   limit 10 apt-config dump Unattended-Upgrade::Package-Blacklist || return
   dpkg-query -W -f 'package ${db:Status-Abbrev} ${Package}\n' apt unattended-upgrades '*nvidia*' 'cuda-drivers*' \
     2>/dev/null; true; }
+monitoring() { for f in /etc/sglang-pd-monitoring /etc/systemd/system/prometheus*.service.d/sglang-pd.conf; do
+  [ ! -e "$f" ] || echo "$f"; done; }
 quiet() { "$@" 2>/dev/null; true; }
 identity() { getent passwd "$1" 2>/dev/null && id -gn "$1" 2>/dev/null; true; }
 section uid id -u
@@ -36,6 +38,7 @@ section pythons pythons
 section cpus cat /sys/devices/system/cpu/online
 section own own
 section clock clock
+section monitoring monitoring
 section upgrades upgrades
 """
 

@@ -42,6 +42,7 @@ class Plan:
     api_key: str | None = None  # from the environment of whoever runs the deploy
     api_key_before: str | None = None  # that clients may still send
     tls: bytes | None = None  # certificate and key, where they come from the machine that runs pyinfra
+    alerts: bytes | None = None  # alertmanager's configuration, where it is the user's
     findings: tuple[Finding, ...] = ()  # of every check, healthy ones too
     arguments: tuple[str, ...] = ()  # long options that the release's server knows, sorted
     history: History = NOTHING

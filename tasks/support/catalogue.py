@@ -19,6 +19,7 @@ from tasks.plan.release.choice import AUTO
 from tasks.plan.release.history import Description
 from tasks.plan.release.manifest import Existing, Manifest, Release, RouterPackage
 from tasks.plan.release.patches import HOOK, Patch, PatchManifest, check, unknown
+from tasks.plan.settings.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS, MODELS, KERNELS, TOOLS = (ROOT / "files" / name for name in ("locks", "models", "kernels", "bin"))
@@ -207,6 +208,33 @@ def placed_tools(folder: str) -> list[WantedFile]:
         WantedFile(f"{folder}/{name}", content, "644" if name.startswith("pd_") else "755", gist="runs on the host")
         for name, content in tools().items()
     ]
+
+
+def alert_rules() -> bytes:
+    """What Prometheus watches for."""
+    return (ROOT / "files" / "monitoring" / "alerts.yml").read_bytes()
+
+
+def alertmanager(settings: Settings) -> bytes | None:
+    """The user's configuration of alertmanager, which may hold passwords; None where the setting names none.
+
+    Raises PlanError, which never shows it.
+    """
+    name = settings.alertmanager_config
+    if name is None or not settings.monitoring:
+        return None
+    try:
+        content = Path(name).read_bytes()
+        said = yaml.safe_load(content)
+    except OSError as error:
+        raise PlanError(
+            f"setting alertmanager_config = {name!r} cannot be read on this machine: {error.strerror}"
+        ) from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise PlanError(f"setting alertmanager_config = {name!r} is no YAML") from None
+    if not isinstance(said, dict) or not {"route", "receivers"} <= said.keys():
+        raise PlanError(f"setting alertmanager_config = {name!r} needs route and receivers, as alertmanager reads them")
+    return content
 
 
 def uv_lock() -> str:

@@ -15,16 +15,17 @@ from tasks.plan.bench import page as bench_page
 from tasks.plan.bench.goodput import Limits
 from tasks.plan.files import WantedFile
 from tasks.plan.phases import confinement
+from tasks.plan.phases import monitoring as planned
 from tasks.plan.phases.system import kernel_settings
 from tasks.plan.phases.watchdog import watchdog_config
 from tasks.plan.plan import Plan
 from tasks.plan.report import page
 from tasks.plan.service.api_key import written
 from tasks.plan.service.instances import Instance, goes_with
-from tasks.plan.service.paths import SYSCTL, UNITS, WATCHDOG, WATCHDOG_RUN
+from tasks.plan.service.paths import FIGURES, KEPT, SYSCTL, UNITS, WATCHDOG, WATCHDOG_RUN
 from tasks.plan.service.restarts import SYSTEMDS_OWN, Fingerprint
 from tasks.plan.service.units import mark
-from tasks.support.catalogue import ROOT
+from tasks.support.catalogue import ROOT, alert_rules
 
 _templates = Environment(
     loader=FileSystemLoader(ROOT / "templates"),
@@ -132,6 +133,27 @@ def watchdog(plan: Plan) -> list[WantedFile]:
         f"{UNITS}/{WATCHDOG}", _render("watchdog.service.j2", values), gist="asks the service, restarts what hangs"
     )
     return [unit, watchdog_config(plan)]
+
+
+def monitoring(plan: Plan) -> list[WantedFile]:
+    """Files of what watches the service, alertmanager's own left out, which may hold passwords."""
+    of_prometheus = {
+        "settings": plan.settings, "every": planned.EVERY_S, "loopback": planned.LOOPBACK, "rules": planned.RULES,
+        "targets": planned.TARGETS,
+    }  # fmt: skip
+    of_figures = {"paths": plan.paths, "config": planned.FIGURES_CONFIG, "figures": FIGURES, "kept": KEPT}
+    return [
+        WantedFile(planned.CONFIG, _render("prometheus.yml.j2", of_prometheus)),
+        WantedFile(planned.RULES, alert_rules(), gist="alert rules"),
+        planned.targets(plan),
+        planned.figures(plan),
+        WantedFile(f"{UNITS}/{planned.COLLECTOR}", _render("metrics.service.j2", of_figures)),
+        WantedFile(planned.timer_path(), _render("metrics.timer.j2", {})),
+        *(
+            WantedFile(planned.drop_in(daemon.unit), _render("monitoring.conf.j2", {"daemon": daemon}))
+            for daemon in planned.daemons(plan)
+        ),
+    ]
 
 
 def sysctl(plan: Plan) -> WantedFile:

@@ -33,6 +33,7 @@ from tasks.facts import (
     system,
     units,
 )
+from tasks.facts import monitoring as watching
 from tasks.facts import release as releases
 from tasks.facts.recording import section_of
 from tasks.plan import checks, files
@@ -42,6 +43,7 @@ from tasks.plan.host import answers as reading
 from tasks.plan.host import recording as recorded
 from tasks.plan.host.answers import Answer
 from tasks.plan.model import folder
+from tasks.plan.phases import monitoring
 from tasks.plan.plan import Plan
 from tasks.plan.proof import judgement
 from tasks.plan.release import existing as adopted
@@ -214,6 +216,10 @@ FOLDER = {
 }
 RECORDED = {section_of(("nvidia-smi", "-L")): HOST["gpus"], "file /proc/cmdline": Answer(0, "ro iommu=pt")}
 RECORDED |= {"names": Answer(0, "gpu-1"), "fabricmanager": Answer(0, "LoadState=loaded"), "end": Answer(0, "")}
+WATCHING = {
+    unit: Answer(0, "ActiveState=active\nUnitFileState=enabled\nNeedDaemonReload=no\nActiveEnterTimestamp=@1764500000\nnewest=1764400000")
+    for unit in (*monitoring.DAEMONS, monitoring.TIMER)
+}  # fmt: skip
 PARSED: dict[str, tuple[Mapping[str, Answer], Callable[[Mapping[str, Answer]], object]]] = {
     "units": (units_sections(), lambda told: restarts.read_units(told, INSTANCES, TARGET)),
     "gates": (
@@ -231,6 +237,7 @@ PARSED: dict[str, tuple[Mapping[str, Answer], Callable[[Mapping[str, Answer]], o
     "existing": (INTERPRETER, lambda told: adopted.read(told, ASKED)),
     "runs": (RUNS, record.read),
     "model folder": (FOLDER, lambda told: folder.read(told, "/srv/model")),
+    "monitoring": (WATCHING, monitoring.read),
     "recording": (RECORDED, lambda told: recorded.read(told, [section_of(("nvidia-smi", "-L"))], ["gpu-1"])),
 }
 
@@ -287,6 +294,8 @@ FACTS: dict[str, tuple[FactBase[Any], str]] = {
     "runs": (runs.Runs(), printed(RUNS)),
     "model folder": (model.ModelFolder(), printed(FOLDER)),
     "recording": (recording.Recording(), printed(RECORDED)),
+    "monitoring": (watching.Monitoring(), printed(WATCHING)),
+    "unseen": (watching.Unseen(), "@@unseen pd-metrics: target server decode: down, refused"),
     "passed": (passed.Passed(), '{"ok": true, "reason": ""}'),
     "lying": (history.Lying(), "/opt/x"),
     "text": (history.Text(), "some text"),

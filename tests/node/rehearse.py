@@ -2,9 +2,9 @@
 
 A bare node is deployed, deployed again (which must change nothing) and asked through its router. With --hosts, several
 nodes share the roles of one service: then its answers are compared with those of a single server too, and every worker
-must have counted its share of them. In the environment: KEEP=1 leaves the nodes up and says how to reach them; REBUILD=1
-then replaces the last one by an empty one of the same name, as after a dead disk, and brings it back by the two
-documented commands.
+must have counted its share of them. In the environment: MONITORING=1 installs Prometheus too and asks what it sees;
+KEEP=1 leaves the nodes up and says how to reach them; REBUILD=1 then replaces the last one by an empty one of the same
+name, as after a dead disk, and brings it back by the two documented commands.
 
 --hardware plays a recorded host, --settings a user's own settings: first a dry run shows the plan for that host, then
 as much of it as a CPU can is deployed.
@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tests.node import asking, hardware, settings, single, together
+from tests.node import asking, hardware, settings, single, together, watching
 from tests.node.node import DEFAULT_HARDWARE, REPOSITORY, Node
 from tests.node.process import NodeError, command
 from tests.node.together import Service
@@ -234,6 +234,9 @@ def rehearse(played: Service, deploy: str, rebuild: bool, own_settings: str = ""
             found.append(compare(played))
         except AssertionError as fault:  # of what tests share with this
             raise NodeError(" ".join(str(fault).split())) from None
+    if settings.watched():
+        say(f"\n== what Prometheus sees, {time.monotonic() - started:.0f} s after the start")
+        found.append(watching.require_watched(played.nodes))
     require_recorded(played)
     if rebuild:
         again = bring_back(played, deploy)

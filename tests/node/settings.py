@@ -59,6 +59,7 @@ ELSEWHERE: dict[str, object] = {
     "router_api_key_env": None, "router_tls_certificate": None, "router_tls_key": None,
     "router_tls_on_host": False, "router_clients": [], "peer_networks": [], "minimum_free_disk_gb": 0.1,
     "minimum_memory_gb_per_gpu": 0.1, "decode_retraction_backup": "cpu_tensor", "report_dir": None,
+    "monitoring": False, "alertmanager_config": None,
 }  # fmt: skip
 
 
@@ -96,11 +97,16 @@ def of_node() -> dict[str, object]:
     """Every setting: pyinfra lets a host's own win over all group_data.
 
     In the environment: SETTINGS, the name of a host whose settings are the user's; PLAN_ONLY=1, for a dry run of them;
-    HARDWARE, where a recording of the user's own is played.
+    MONITORING=1, for Prometheus; HARDWARE, where a recording of the user's own is played.
     """
     defaults, name = variables(DEFAULTS), os.environ.get("SETTINGS")
     mine = own(name) if name else {}
     if os.environ.get("PLAN_ONLY"):
         return {**defaults, **planned(mine)}
     recorded = {"gpu_persistence": False} if name or os.environ.get("HARDWARE") else {}  # nvidia-smi only replays
-    return {**defaults, **played(mine), **REHEARSAL, **recorded}
+    return {**defaults, **played(mine), **REHEARSAL, **recorded, "monitoring": watched()}
+
+
+def watched() -> bool:
+    """Whether the rehearsal is one with Prometheus."""
+    return os.environ.get("MONITORING", "0") not in {"", "0"}

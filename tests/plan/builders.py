@@ -256,6 +256,7 @@ def system_sections(**changes: str) -> dict[str, Answer]:
         "sysctl": "net.ipv4.ip_local_reserved_ports=\nkernel.numa_balancing=1",
         "packages": "python3",
         "user": "",
+        "monitoring": "",
     }
     return {name: Answer(0, text) for name, text in {**texts, **changes}.items()}
 

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.plan.files import WantedFile
+from tasks.plan.phases import monitoring
 from tasks.plan.phases.system import kernel_settings
 from tasks.plan.phases.verify import verify_config
 from tasks.plan.plan import Plan
@@ -96,6 +97,7 @@ def planned(request: pytest.FixtureRequest, tmp_path: Path) -> Plan:
 def rendered(made: Plan) -> dict[str, list[WantedFile]]:
     """Every file of a host, by the template that it comes from."""
     files = [(instance, render.instance_files(made, instance)) for instance in made.instances]
+    watching = render.monitoring(made)
     return {
         "launch.sh.j2": [file.script for _, file in files],
         "instance.env.j2": [file.environment for _, file in files],
@@ -105,6 +107,10 @@ def rendered(made: Plan) -> dict[str, list[WantedFile]]:
         "watchdog.service.j2": render.watchdog(made)[:1],
         "target.j2": [render.target(made)],
         "sysctl.conf.j2": [render.sysctl(made)],
+        "prometheus.yml.j2": [file for file in watching if file.path == monitoring.CONFIG],
+        "monitoring.conf.j2": [file for file in watching if file.path.endswith(".d/sglang-pd.conf")],
+        "metrics.service.j2": [file for file in watching if file.path.endswith(monitoring.COLLECTOR)],
+        "metrics.timer.j2": [file for file in watching if file.path.endswith(monitoring.TIMER)],
     }
 
 

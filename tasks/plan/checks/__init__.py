@@ -6,7 +6,7 @@ The order of the imports is the order of the findings.
 # ruff: noqa: I001, F401
 from tasks.plan.checks import (
     system, driver, gpus, xids, fabric, links, numa, limits, disk, folders, readable, wheelhouse, ports, network, clock,
-    model, environment, release, patches,
+    model, environment, release, patches, monitoring,
 )  # fmt: skip
 from tasks.plan.checks.registry import CHECKS, Found, judged, table
 from tasks.plan.service.strays import Stray, joined

@@ -5,13 +5,15 @@ from __future__ import annotations
 from tasks.plan.checks.registry import Found, Unreadable, Verdict, check, error, healthy, warning
 from tasks.plan.host.answers import Listener, read_listeners
 from tasks.plan.host.matrices import number_list
+from tasks.plan.phases import monitoring
 from tasks.plan.service.strays import Stray, is_stray
 from tasks.plan.service.units import is_ours
 
 
 def _ports(found: Found) -> list[tuple[str, int, str]]:
     """Server, port, and the setting that says so."""
-    return [(i.name, port, setting) for i in found.plan.instances for port, setting in i.ports]
+    of_servers = [(i.name, port, setting) for i in found.plan.instances for port, setting in i.ports]
+    return of_servers + [("monitoring", port, setting) for setting, port in found.settings.monitoring_ports.items()]
 
 
 def _holder(listener: Listener) -> str:
@@ -46,7 +48,12 @@ def _strangers(found: Found) -> dict[int, Listener]:
     """Who holds a port without being one of our units, by port."""
     found.text_or_empty("listeners")
     listeners = read_listeners(found.answers)
-    return {each.port: each for each in listeners if each.protocol == "tcp" and not is_ours(each.unit or "")}
+    watching = monitoring.DAEMONS if found.system.monitored else ()
+    return {
+        each.port: each
+        for each in listeners
+        if each.protocol == "tcp" and not is_ours(each.unit or "") and each.unit not in watching
+    }
 
 
 def _is_stray(listener: Listener) -> bool:

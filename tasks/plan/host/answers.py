@@ -27,6 +27,14 @@ HEALTH_COLUMNS = (
     "pcie.link.width.max,ecc.mode.current,ecc.errors.uncorrected.volatile.sram,ecc.errors.uncorrected.volatile.dram,"
     "ecc.errors.uncorrected.aggregate.sram,ecc.errors.corrected.volatile.sram,ecc.errors.corrected.volatile.dram"
 )
+# What Prometheus is shown; the older names of the clocks' reasons, which every driver knows.
+METRIC_COLUMNS = (
+    "index,uuid,utilization.gpu,memory.used,memory.total,temperature.gpu,power.draw,enforced.power.limit,clocks.sm,"
+    "clocks.max.sm,clocks_throttle_reasons.hw_slowdown,clocks_throttle_reasons.sw_thermal_slowdown,"
+    "ecc.errors.uncorrected.volatile.total,ecc.errors.corrected.volatile.total,pcie.link.gen.current,"
+    "pcie.link.width.current"
+)
+ROW_COLUMNS = "gpu_uuid,remapped_rows.pending,remapped_rows.failure"
 FABRIC_COLUMNS = "index,fabric.state,fabric.status"  # of the registration with the NVSwitches
 # Distribution -> the Python it carries that a release can serve.
 PYTHON_OF = {
@@ -118,6 +126,7 @@ class System:
     packages: frozenset[str]  # of those asked for, the installed ones
     user: str | None  # passwd entry of the service user
     group: str | None  # its primary group's name
+    monitored: bool  # something of what a run with monitoring wrote is there
 
     @property
     def python(self) -> str | None:
@@ -166,6 +175,7 @@ def read_system(sections: Mapping[str, Answer]) -> System:
         prereleases={name: full for name, full, level in pythons if name != "3" and level != "final"},
         python3=next((full for name, full, _ in pythons if name == "3"), None),
         cpus_online=_parsed(sections, "cpus", number_list),
+        monitored=bool(_text(sections, "monitoring").strip()),
         free_kib=_parsed(sections, "disk", lambda text: {p: int(kib) for p, _, kib in _rows(text)}),
         sysctls=sysctls,
         packages=frozenset(_text(sections, "packages").split()),

@@ -74,6 +74,7 @@ def kernel_settings(plan: Plan) -> tuple[KernelSetting, ...]:
     reserved = plan.system.sysctls.get("net.ipv4.ip_local_reserved_ports")
     if plan.settings.reserve_ports and reserved is not None:
         own = {port for instance in plan.instances for port, _ in instance.ports}
+        own |= {*plan.settings.monitoring_ports.values()}
         wanted.append(
             KernelSetting(
                 "net.ipv4.ip_local_reserved_ports",

@@ -245,6 +245,14 @@ class Settings(BaseModel):
     kv_usual_share: Annotated[float, Field(ge=0, le=1)]
     kv_together_minimum_gbps: Annotated[float, Field(ge=0)]
 
+    monitoring: bool
+    prometheus_port: Port
+    prometheus_retention_days: Count
+    prometheus_retention_gb: Count
+    alertmanager_port: Port
+    alertmanager_config: Annotated[str, Field(min_length=1)] | None
+    node_exporter_port: Port
+
     report_dir: Annotated[str, Field(min_length=1)] | None
     full_diff: bool
 
@@ -290,6 +298,12 @@ class Settings(BaseModel):
             if not self.routes
             else {"router_port": self.router_port, "router_metrics_port": self.router_metrics_port}
         )
+
+    @property
+    def monitoring_ports(self) -> dict[str, int]:
+        """Setting -> TCP port of what watches the service; {} where nothing does."""
+        names = ("prometheus_port", "alertmanager_port", "node_exporter_port") if self.monitoring else ()
+        return {name: getattr(self, name) for name in names}
 
 
 SINGLE = [str(f.alias or name) for name, f in Settings.model_fields.items() if name not in (*ROLES, "place")]
@@ -537,6 +551,7 @@ def _port_clashes(settings: Settings) -> list[str]:
         for setting, port in role.ports(number).items()
     ]
     wanted += [("router", setting, port) for setting, port in settings.router_ports.items()]
+    wanted += [("monitoring", setting, port) for setting, port in settings.monitoring_ports.items()]
     taken: dict[int, tuple[str, str]] = {}
     lines = []
     for name, setting, port in wanted:

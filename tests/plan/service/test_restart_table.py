@@ -81,6 +81,7 @@ CHANGED: dict[str, object] = {
     "bench_concurrency": [1],
     "bench_rates": [1.0],
     "bench_limits": "500/50",
+    "alertmanager_config": "alerts.yml",
 }  # fmt: skip
 # What stands beside it, before as after.
 BESIDE: dict[str, dict[str, object]] = {

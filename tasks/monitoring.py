@@ -1,0 +1,57 @@
+"""Prometheus, node-exporter and alertmanager, figures of the host, alert rules; nothing unless it is asked for."""
+
+from __future__ import annotations
+
+from pyinfra import host
+from pyinfra.api import deploy
+
+from tasks.facts.monitoring import Monitoring
+from tasks.facts.paths import Paths
+from tasks.facts.secret import Secret
+from tasks.operations import files, services, system
+from tasks.operations import monitoring as daemons
+from tasks.plan.files import compare, read_secret
+from tasks.plan.phases import monitoring
+from tasks.plan.plan import Plan
+from tasks.support import render
+
+
+@deploy("Monitoring")
+def watch(plan: Plan) -> None:
+    if plan.settings.monitoring:
+        _watched(plan)
+    elif plan.system.monitored:
+        daemons.removed(
+            name="No monitoring", packages=[name for name in monitoring.PACKAGES if name in plan.system.packages]
+        )
+
+
+def _watched(plan: Plan) -> None:
+    every, folders, alerts = render.monitoring(plan), monitoring.directories(), monitoring.alertmanager(plan)
+    found = host.get_fact(Paths, paths=[*(file.path for file in every), *(folder.path for folder in folders)])
+    found_alerts, left = read_secret(
+        host.get_fact(Secret, path=alerts.path, salt=alerts.salt, leftovers=[f"{alerts.path}.new"])
+    )
+    of_daemon = {one.unit: (monitoring.drop_in(one.unit), *one.files) for one in monitoring.daemons(plan)}
+    units = monitoring.read(host.get_fact(Monitoring, units={**of_daemon, monitoring.TIMER: ()}))
+    written = {file.path for file in every if compare(file, found[file.path]).content}
+    written |= {alerts.path} if compare(alerts, found_alerts) else set()
+
+    for folder in folders:
+        files.directory(name=f"Folder {folder.path}", wanted=folder, found=found[folder.path])
+    files.file(name=f"File {alerts.path}", wanted=alerts, found=found_alerts, leftovers=left)
+    for file in every:
+        then = "systemctl daemon-reload" if monitoring.is_unit(file.path) else None
+        files.file(name=f"File {file.path}", wanted=file, found=found[file.path], then=then)
+    system.packages(
+        name="Debian packages", missing=[name for name in monitoring.PACKAGES if name not in plan.system.packages]
+    )
+    for unit, seen in units.items():
+        services.enabled(name=f"Enabled {unit}", unit=unit, wanted=True, found=seen.enabled)
+    whys = {unit: monitoring.why_restart(units[unit], not written.isdisjoint(own)) for unit, own in of_daemon.items()}
+    whys[monitoring.TIMER] = monitoring.why_restart(units[monitoring.TIMER], monitoring.timer_path() in written)
+    daemons.running(
+        name="Running: Prometheus, alertmanager, node-exporter",
+        reasons={unit: why for unit, why in whys.items() if why},
+    )
+    daemons.seen(name="Prometheus sees every target", check=monitoring.check_words(plan))

@@ -1,0 +1,59 @@
+"""What watches the service: started, and taken away."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Generator, Mapping, Sequence
+
+from pyinfra import host, state
+from pyinfra.api import FunctionCommand, StringCommand, operation
+
+from tasks.facts.monitoring import Unseen
+from tasks.operations.apt import apt_get
+from tasks.operations.progress import say
+from tasks.plan.phases import monitoring
+
+Commands = Generator[StringCommand | FunctionCommand, None, None]
+
+
+@operation()
+def running(reasons: Mapping[str, str]) -> Commands:
+    """Daemons that run what is wanted. reasons: unit -> why it (re)starts."""
+    if not reasons:
+        host.noop("every daemon runs as wanted")
+        return
+    for unit, reason in reasons.items():
+        say(host, f"{unit}: {reason}")
+    units = shlex.join(reasons)
+    yield StringCommand(
+        f"systemctl daemon-reload; systemctl reset-failed {units} 2>/dev/null; systemctl restart {units}"
+    )
+
+
+@operation()
+def seen(check: Sequence[str]) -> Commands:
+    """Prometheus sees every target and evaluates every rule. check: the command that asks it, and waits."""
+    if not state.is_executing:
+        host.noop("asked once it runs")
+        return
+    faults: list[str] = host.get_fact(Unseen, words=list(check))
+    if not faults:
+        host.noop("every target is up, every rule is evaluated")
+        return
+    for line in faults:
+        say(host, line, "red")
+    yield StringCommand("exit 1")
+
+
+@operation()
+def removed(packages: Sequence[str]) -> Commands:
+    """Units, packages and files of a run with monitoring. What Prometheus has collected stays, as apt leaves it."""
+    units, paths = (*monitoring.DAEMONS, monitoring.TIMER), monitoring.belongings()
+    folders = [monitoring.drop_in(unit).rpartition("/")[0] for unit in monitoring.DAEMONS]
+    say(host, "monitoring goes; what Prometheus has collected stays in /var/lib/prometheus")
+    yield StringCommand(f"systemctl disable -q --now {shlex.join(units)} 2>/dev/null; true")
+    if packages:
+        yield FunctionCommand(apt_get, [["remove", *packages]], {})
+    # after the packages: without our files their units would listen on every address
+    gone = f"rmdir --ignore-fail-on-non-empty {shlex.join(folders)} 2>/dev/null"
+    yield StringCommand(f"rm -rf {shlex.join(paths)}; {gone}; systemctl daemon-reload")

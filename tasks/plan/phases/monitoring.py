@@ -1,0 +1,211 @@
+"""What watches the service: Prometheus, node-exporter and alertmanager of the distribution, all on loopback."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.plan.errors import PlanError
+from tasks.plan.files import WantedDirectory, WantedFile, to_json
+from tasks.plan.host.answers import METRIC_COLUMNS, ROW_COLUMNS, Answer
+from tasks.plan.phases import passed
+from tasks.plan.plan import Plan
+from tasks.plan.service.paths import FIGURES, KEPT, MONITORING, STAMP, UNITS
+
+PACKAGES = ("prometheus", "prometheus-alertmanager", "prometheus-node-exporter")
+DAEMONS = tuple(f"{package}.service" for package in PACKAGES)
+PROMETHEUS, ALERTMANAGER, NODE_EXPORTER = DAEMONS
+COLLECTOR, TIMER = "sglang-pd-metrics.service", "sglang-pd-metrics.timer"
+CONFIG, RULES = f"{MONITORING}/prometheus.yml", f"{MONITORING}/alerts.yml"
+ALERTS = f"{MONITORING}/alertmanager.yml"
+TARGETS = f"{MONITORING}/targets.json"
+FIGURES_CONFIG = f"{MONITORING}/metrics.json"
+EVERY_S = 15  # between two looks at a target, and at the rules
+LOOPBACK = "127.0.0.1"
+NOBODY = b"route: {receiver: nobody}\nreceivers: [{name: nobody}]\n"  # alerts are shown, and sent to nobody
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """One of the distribution's units, started in our way."""
+
+    unit: str
+    command: tuple[str, ...]  # a line each
+    files: tuple[str, ...]  # that it reads at its start alone
+    allowed: tuple[str, ...]  # addresses that it may exchange packets with; () = any
+    credentials: tuple[str, ...] = ()  # NAME:PATH, of files that root alone may read
+
+
+def drop_in(unit: str) -> str:
+    """Laid over the distribution's unit, and there before it: what the package would start listens nowhere else."""
+    return f"{UNITS}/{unit}.d/sglang-pd.conf"
+
+
+def daemons(plan: Plan) -> tuple[Daemon, ...]:
+    settings = plan.settings
+    allowed = tuple(dict.fromkeys(("localhost", *(t.rpartition(":")[0].strip("[]") for t in _addresses(plan)))))
+    return (
+        Daemon(
+            PROMETHEUS,
+            (
+                "/usr/bin/prometheus",
+                f"--config.file={CONFIG}",
+                "--storage.tsdb.path=/var/lib/prometheus/metrics2",
+                f"--storage.tsdb.retention.time={settings.prometheus_retention_days}d",
+                f"--storage.tsdb.retention.size={settings.prometheus_retention_gb}GB",
+                f"--web.listen-address={LOOPBACK}:{settings.prometheus_port}",
+            ),
+            (CONFIG, RULES),
+            tuple(one for one in allowed if one != LOOPBACK),
+        ),
+        Daemon(
+            ALERTMANAGER,
+            (
+                "/usr/bin/prometheus-alertmanager",
+                "--config.file=%d/alertmanager.yml",
+                "--storage.path=/var/lib/prometheus/alertmanager",
+                f"--web.listen-address={LOOPBACK}:{settings.alertmanager_port}",
+                "--cluster.listen-address=",
+            ),
+            (ALERTS,),
+            ("localhost",) if plan.alerts is None else (),
+            (f"alertmanager.yml:{ALERTS}",),
+        ),
+        Daemon(
+            NODE_EXPORTER,
+            (
+                "/usr/bin/prometheus-node-exporter",
+                f"--web.listen-address={LOOPBACK}:{settings.node_exporter_port}",
+                f"--collector.textfile.directory={FIGURES}",
+            ),
+            (),
+            ("localhost",),
+        ),
+    )
+
+
+def directories() -> tuple[WantedDirectory, ...]:
+    return (
+        WantedDirectory(MONITORING),
+        WantedDirectory(FIGURES),
+        *(WantedDirectory(drop_in(unit).rpartition("/")[0]) for unit in DAEMONS),
+    )
+
+
+def belongings() -> list[str]:
+    """Every file and folder of ours; what else lies beside the drop-ins is somebody's."""
+    units = [f"{UNITS}/{COLLECTOR}", timer_path()]
+    return [MONITORING, FIGURES, *units, *(drop_in(unit) for unit in DAEMONS)]
+
+
+def _addresses(plan: Plan) -> list[str]:
+    """Of every server and the router's metrics: HOST:PORT."""
+    return [address for target in _targets(plan) for address in target["targets"]]
+
+
+def _targets(plan: Plan) -> list[dict[str, Any]]:
+    settings = plan.settings
+    found = [
+        {"targets": [worker.url.partition("://")[2]], "labels": {"job": "server", **_labels(worker.name, worker.role)}}
+        for worker in plan.workers
+    ]
+    host = settings.router_metrics_host
+    host = {"0.0.0.0": LOOPBACK, "::": "[::1]", "localhost": LOOPBACK}.get(host, f"[{host}]" if ":" in host else host)
+    if plan.router:
+        router = {"job": "router", **_labels(plan.router.name, plan.router.role)}
+        found.append({"targets": [f"{host}:{settings.router_metrics_port}"], "labels": router})
+    return found
+
+
+def _labels(name: str, role: str) -> dict[str, str]:
+    return {"instance": name, "role": role}
+
+
+def targets(plan: Plan) -> WantedFile:
+    """Whom Prometheus asks; it reads this again by itself when it changes."""
+    return WantedFile(TARGETS, to_json(_targets(plan)))
+
+
+def alertmanager(plan: Plan) -> WantedFile:
+    """For root alone: it may hold passwords. systemd hands it to the daemon."""
+    salt = secrets.token_hex(16)
+    return WantedFile(ALERTS, NOBODY if plan.alerts is None else plan.alerts, "600", salt=salt)
+
+
+def figures(plan: Plan) -> WantedFile:
+    """What pd-metrics is told."""
+    smi, form = "nvidia-smi", "--format=csv,noheader,nounits"
+    has_gpus = bool(plan.hardware.gpus)
+    config = {
+        "folder": FIGURES,
+        "stamp": STAMP,
+        "current": plan.paths.current,
+        "proof": plan.paths.measured,
+        "user": plan.settings.service_user,
+        "kept": f"{KEPT}/kv-cache.json",
+        "servers": {
+            instance.name: {
+                "url": instance.url if instance.is_worker else "",
+                "unit": instance.unit,
+                "run": plan.paths.run(instance.name),
+            }
+            for instance in plan.instances
+        },
+        "passed": passed.words(plan, "check"),
+        "gpus": [smi, f"--query-gpu={METRIC_COLUMNS}", form] if has_gpus else None,
+        "rows": [smi, f"--query-remapped-rows={ROW_COLUMNS}", form] if has_gpus else None,
+    }
+    return WantedFile(FIGURES_CONFIG, to_json(config), gist="names what is measured of this host")
+
+
+def check_words(plan: Plan) -> list[str]:
+    """pd-metrics' command line: does Prometheus see everything?"""
+    url = f"http://{LOOPBACK}:{plan.settings.prometheus_port}"
+    return [f"{plan.paths.bin}/pd-metrics", "check", "--prometheus", url]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A unit as systemd has it."""
+
+    active: bool
+    enabled: bool
+    stale: bool  # its files have changed since systemd read them
+    since: int  # seconds since 1970; 0 where it does not run
+    newest: int  # of the files that it reads at its start, 0 where there are none
+
+
+def why_restart(found: Found, written: bool) -> str:
+    """Why a daemon must be (re)started; "" where it runs what is wanted. written: this run writes one of its files."""
+    if not found.active:
+        return "starts"
+    return "restarts, its files were changed" if written or found.stale or found.newest > found.since else ""
+
+
+def read(sections: Mapping[str, Answer]) -> dict[str, Found]:
+    """From the fact Monitoring, by unit. Raises PlanError for a cut answer."""
+    found = {}
+    for unit in (*DAEMONS, TIMER):
+        if unit not in sections:
+            raise PlanError(f"systemd's answer is cut short: it holds no {unit!r}; run again")
+        said = dict(line.partition("=")[::2] for line in sections[unit].text.splitlines())
+        since, newest = (said.get(name, "0").lstrip("@") for name in ("ActiveEnterTimestamp", "newest"))
+        found[unit] = Found(
+            said.get("ActiveState") == "active",
+            said.get("UnitFileState") == "enabled",
+            said.get("NeedDaemonReload") == "yes",
+            int(since) if since.isdecimal() else 0,
+            int(newest) if newest.isdecimal() else 0,
+        )
+    return found
+
+
+def is_unit(path: str) -> bool:
+    """Whether systemd has to read a file again."""
+    return path.startswith(f"{UNITS}/")
+
+
+def timer_path() -> str:
+    return f"{UNITS}/{TIMER}"

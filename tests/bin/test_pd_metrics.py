@@ -1,0 +1,216 @@
+"""pd-metrics: figures from recorded answers and real files, in Prometheus' own format; what cannot be read is said."""
+
+from __future__ import annotations
+
+import dataclasses
+import getpass
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.plan.phases import monitoring
+from tests.bin.tools import answer, load, run, serving
+from tests.node import hardware as recorded_hardware
+from tests.plan import proofs
+from tests.plan.builders import REPOSITORY, TWO_SOCKETS, hardware, plan, settings
+
+metrics = load("pd-metrics")
+NVIDIA = REPOSITORY / "tests/node/hardware/rtx-pro-6000-x8/commands/nvidia-smi"
+STAMP = {"since": "2026-11-30T05:00:00Z", "by": "x@y", "commit": "c" * 40, "ended": "ended well"}
+SCRAPE = 'sglang:max_total_num_tokens{tp_rank="0"} 4096.0\nsglang:num_queue_reqs{tp_rank="0"} 1.0\n'
+
+
+class Host:
+    """A host whose hardware answers what was recorded, and whose files say what `say` gave them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.bin, self.out = folder, folder / "bin", folder / "figures"
+        self.out.mkdir()
+        recorded_hardware.write("rtx-pro-6000-x8", folder / "tree")
+        self.bin.mkdir()
+        self.recorded = folder / "tree" / recorded_hardware.RECORDED / "commands"
+        replay = (REPOSITORY / "tests/node/shims/replay").read_text()
+        replay = replay.replace("/usr/local/share/recorded-hardware", str(self.recorded.parent))
+        self.command("nvidia-smi", replay)
+        self.command("dmesg", "#!/bin/sh\ncat " + str(folder / "kernel"))
+        self.command("journalctl", "#!/bin/sh\nexit 1")
+        self.command("systemctl", "#!/bin/sh\necho 3")
+        (folder / "kernel").write_text("[ 0.0] Linux\n")
+        self.say("release/release.json", {"patches": {"hook": "x", "mine": "y"}})
+        self.say("stamp.json", STAMP)
+        self.say("proof.json", proofs.proof())
+        self.say("passed.json", {"same": True})
+        planned = plan(settings(monitoring=True), hardware(TWO_SOCKETS))
+        self.config: dict[str, Any] = json.loads(monitoring.figures(planned).content)
+        self.config |= {
+            "folder": str(self.out), "stamp": str(folder / "stamp.json"), "current": str(folder / "release"),
+            "proof": str(folder / "proof.json"), "user": getpass.getuser(), "kept": str(folder / "kv-cache.json"),
+            "servers": {}, "passed": ["cat", str(folder / "passed.json")],
+        }  # fmt: skip
+
+    def command(self, name: str, text: str) -> None:
+        (self.bin / name).write_text(text)
+        (self.bin / name).chmod(0o755)
+
+    def say(self, name: str, value: object) -> None:
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(value))
+
+    def written(self) -> str:
+        """What node-exporter would show, both files."""
+        self.say("config.json", self.config)
+        variables = {"PATH": f"{self.bin}:/usr/sbin:/usr/bin:/sbin:/bin"}
+        ran = run("pd-metrics", "write", "--config", self.folder / "config.json", **variables)
+        assert ran.returncode == 0, ran.stderr
+        self.told = ran.stderr
+        return "".join(path.read_text() for path in sorted(self.out.glob("*.prom")))
+
+
+@pytest.fixture
+def of_host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def test_every_part_of_a_healthy_host(of_host: Host) -> None:
+    text = of_host.written()
+    assert 'sglang_pd_release_info{release="release",patches="hook,mine"} 1' in text
+    assert 'sglang_pd_last_run_time_seconds{by="x@y",commit="cccccccccc",ended="ended well"} 1796014800.0' in text
+    assert len(re.findall(r'sglang_pd_proof_kv_gigabytes_per_second\{prefill="prefill",decode="decode"', text)) == 4
+    assert "sglang_pd_as_passed 1.0" in text
+    assert len(re.findall(r"^sglang_pd_gpu_temperature_celsius\{", text, re.MULTILINE)) == 8
+    assert re.search(r'sglang_pd_gpu_memory_bytes\{gpu="0",uuid="GPU-[^"]*"\} 102641958912\b', text)
+    assert 'sglang_pd_gpu_xids{bus="",xid="none"} 0' in text
+    assert set(re.findall(r'sglang_pd_read\{part="(\w+)"\} (\S+)', text)) == {
+        (part, "1.0") for part in ("release", "run", "proof", "servers", "passed", "gpus", "xids")
+    }
+    assert of_host.told == ""
+
+
+def test_prometheus_own_checker_reads_it(of_host: Host, promtool: str) -> None:
+    for path in [of_host.written() and one for one in of_host.out.glob("*.prom")]:
+        ran = subprocess.run([promtool, "check", "metrics"], stdin=path.open(), capture_output=True, text=True)
+        faults = [line for line in (ran.stdout + ran.stderr).splitlines() if "error" in line.lower()]
+        assert not faults, ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("part", "spoil"),
+    [
+        ("release", lambda host: (host.folder / "release/release.json").unlink()),
+        ("run", lambda host: host.say("stamp.json", {"by": "x"})),
+        ("proof", lambda host: host.say("proof.json", {"started": "nan"})),
+        ("proof", lambda host: host.say("proof.json", proofs.proof([proofs.pair(0, 4, decode='x"} 1\ny')]))),
+        ("passed", lambda host: host.say("passed.json", [])),
+        ("gpus", lambda host: (host.bin / "nvidia-smi").write_text("#!/bin/sh\necho 'No devices' >&2; exit 6")),
+        ("gpus", lambda host: (host.bin / "nvidia-smi").write_text("#!/bin/sh\necho 0, what")),
+        ("xids", lambda host: (host.bin / "dmesg").write_text("#!/bin/sh\nexit 1")),
+    ],
+)
+def test_a_part_that_cannot_be_read_leaves_the_others(
+    part: str, spoil: Callable[[Host], object], of_host: Host
+) -> None:
+    spoil(of_host)
+    found = dict(re.findall(r'sglang_pd_read\{part="(\w+)"\} (\S+)', of_host.written()))
+    assert [name for name, good in found.items() if good != "1.0"] == [part]
+    assert len(found) == 7
+    assert of_host.told.startswith(f"pd-metrics: {part}: ")
+
+
+def test_a_card_that_tells_less_and_one_that_is_hot(of_host: Host) -> None:
+    stdout = of_host.recorded / "nvidia-smi/query-metrics/stdout"
+    lines = stdout.read_text().splitlines()
+    lines[0] = lines[0].replace("31, 33.12", "[N/A], [Not Supported]").replace("Not Active, Not Active", "Active, N/A")
+    stdout.write_text("\n".join(lines))
+    text = of_host.written()
+    assert not re.search(r'sglang_pd_gpu_(temperature_celsius|power_watts|slowed_by_heat)\{gpu="0"', text)
+    assert re.search(r'sglang_pd_gpu_slowed_by_hardware\{gpu="0",uuid="[^"]*"\} 1\.0', text)
+    assert re.search(r'sglang_pd_gpu_slowed_by_hardware\{gpu="1",uuid="[^"]*"\} 0\.0', text)
+
+
+def test_xids_are_counted_by_card_and_number(of_host: Host) -> None:
+    (of_host.folder / "kernel").write_text(
+        "[1.0] NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has fallen off the bus.\n"
+        "[2.0] NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7194, Contained: x\n"
+        "[3.0] NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has fallen off the bus.\n"
+    )
+    text = of_host.written()
+    assert 'sglang_pd_gpu_xids{bus="0000:01:00",xid="79"} 2' in text
+    assert 'sglang_pd_gpu_xids{bus="0000:01:00",xid="94"} 1' in text
+
+
+def test_the_first_size_of_a_kv_cache_stays_until_a_server_starts_from_other_files(of_host: Host) -> None:
+    mark = {"script": "a", "environment": "b", "unit": "c", "release": "r", "started": 1}
+    of_host.say("run/fingerprint.json", mark)
+    with serving() as site:
+        of_host.config["servers"] = {"decode": {"url": site.url, "unit": "x", "run": str(of_host.folder / "run")}}
+
+        def first(tokens: int) -> str:
+            site.answers["/metrics"] = answer(200, SCRAPE.replace("4096", str(tokens)))
+            found = re.search(r'sglang_pd_kv_cache_first_tokens\{server="decode"\} (\S+)', of_host.written())
+            return found[1] if found else "none"
+
+        assert first(4096) == "4096.0"
+        assert first(2048) == "4096.0"
+        of_host.say("run/fingerprint.json", mark | {"started": 2})
+        assert first(2048) == "4096.0"
+        of_host.say("run/fingerprint.json", mark | {"script": "other"})
+        assert first(2048) == "2048.0"
+    assert 'sglang_pd_restarts{server="decode"} 3.0' in of_host.written()
+
+
+def test_without_gpus_there_are_no_figures_of_them(of_host: Host) -> None:
+    planned = plan(settings(monitoring=True), hardware(TWO_SOCKETS))
+    none = dataclasses.replace(planned, hardware=dataclasses.replace(planned.hardware, gpus=()))
+    assert json.loads(monitoring.figures(none).content)["gpus"] is None
+    of_host.config |= {"gpus": None, "rows": None}
+    assert "gpu" not in of_host.written()
+
+
+# ---- check
+
+
+def prometheus(targets: list[dict[str, Any]], rules: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "/api/v1/targets": answer(200, json.dumps({"data": {"activeTargets": targets}})),
+        "/api/v1/rules": answer(200, json.dumps({"data": {"groups": [{"rules": rules}]}})),
+    }
+
+
+GOOD = {"labels": {"job": "server", "instance": "decode"}, "health": "up", "lastError": ""}
+RULE = {"name": "ServerDown", "health": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("targets", "rules", "line"),
+    [
+        ([GOOD], [RULE], ""),
+        ([GOOD, GOOD | {"health": "down", "lastError": "refused"}], [RULE], "target server decode: down, refused"),
+        ([GOOD], [RULE | {"health": "err", "lastError": "many"}], "rule ServerDown: err, many"),
+        ([], [RULE], "Prometheus has 0 targets and 1 rules"),
+    ],
+)
+def test_check(targets: list[dict[str, Any]], rules: list[dict[str, Any]], line: str) -> None:
+    with serving() as site:
+        site.answers = prometheus(targets, rules)
+        ran = run("pd-metrics", "check", "--prometheus", site.url, "--limit", "0")
+    assert (ran.returncode, line in ran.stderr) == (int(bool(line)), True)
+    assert bool(line) or ran.stdout == "1 targets up, 1 rules evaluated\n"
+
+
+def test_check_of_no_prometheus() -> None:
+    ran = run("pd-metrics", "check", "--prometheus", "http://127.0.0.1:1", "--limit", "0")
+    assert ran.returncode == 1 and "does not answer" in ran.stderr
+
+
+def test_what_nvidia_smi_is_asked_was_recorded() -> None:
+    asked = json.loads(monitoring.figures(plan(settings(monitoring=True), hardware(TWO_SOCKETS))).content)
+    known = [path.read_text().split() for path in NVIDIA.glob("*/args")]
+    assert asked["gpus"][1:] in known and asked["rows"][1:] in known
+    columns = asked["gpus"][1].partition("=")[2].split(",")
+    assert set(metrics.COLUMNS) == set(columns) - {"index", "uuid"}

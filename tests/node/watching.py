@@ -1,0 +1,82 @@
+"""What Prometheus of a rehearsed host sees, asked without our own tool."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from tasks.plan.phases import monitoring
+from tasks.support import catalogue
+from tests.node.node import Node
+from tests.node.process import NodeError
+
+URL = "http://127.0.0.1:9090"
+METRIC = re.compile(r"(?<![\w:\"])(?:sglang:|sglang_pd_|smg_|node_|up(?=\{))[a-z0-9_A-Z]*")
+# Counters that a server or router makes at its first failure.
+AT_FAILURE = {
+    "smg_worker_retries_exhausted_total", "sglang:num_transfer_failed_reqs_total", "sglang:num_bootstrap_failed_reqs_total",
+}  # fmt: skip
+
+
+def rules() -> dict[str, str]:
+    """Alert -> its expression."""
+    groups = yaml.safe_load(catalogue.alert_rules())["groups"]
+    return {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"]}
+
+
+def metrics() -> set[str]:
+    """Every metric that a rule names."""
+    return {name for expression in rules().values() for name in METRIC.findall(expression)}
+
+
+def asked(node: Node, path: str) -> Any:
+    """Data of Prometheus' answer."""
+    ran = node.run(f"python3 - {shlex.quote(URL + path)}", text="import sys, urllib.request as u; "
+                   "print(u.urlopen(sys.argv[1], timeout=30).read().decode())")  # fmt: skip
+    if ran.returncode != 0:
+        raise NodeError(f"Prometheus does not answer {path}: {(ran.stderr.strip() or 'nothing').splitlines()[-1]}")
+    return json.loads(ran.stdout)["data"]
+
+
+def listening(node: Node) -> dict[str, str]:
+    """ADDRESS:PORT -> unit, of every TCP socket that a daemon of ours listens on."""
+    found = {}
+    for unit in monitoring.DAEMONS:
+        pid = node.run(f"systemctl show -p MainPID --value {unit}").stdout.strip()
+        for line in node.run("ss -ltnpH").stdout.splitlines():
+            if f"pid={pid}," in line:
+                found[line.split()[3]] = unit
+    return found
+
+
+def require_watched(nodes: Sequence[Node]) -> str:
+    """What is seen on hosts of one service, in words. Raises NodeError for a target that is down, a rule that is not
+    evaluated, a metric that a rule names and nobody has, a socket beyond loopback, and an alert."""
+    told, known = [], set()
+    for node in nodes:
+        ran = node.run(f"/opt/sglang-pd/bin/pd-metrics check --prometheus {URL}")
+        if ran.returncode != 0:
+            raise NodeError(f"{node.name}: Prometheus does not see everything: {ran.stderr.strip()}")
+        sockets = listening(node)
+        if wide := [where for where in sockets if not where.startswith("127.0.0.1:")]:
+            raise NodeError(f"{node.name}: monitoring listens beyond loopback: {', '.join(wide)}")
+        if len(sockets) != len(monitoring.DAEMONS):
+            raise NodeError(f"{node.name}: monitoring listens on {sorted(sockets)} alone")
+        if firing := alerts(node):
+            raise NodeError(f"{node.name}: alerts of a healthy service: {', '.join(firing)}")
+        known |= set(asked(node, "/api/v1/label/__name__/values"))
+        told.append(ran.stdout.strip())
+    if missing := sorted(metrics() - known - AT_FAILURE):
+        raise NodeError(f"rules name what nobody exports: {', '.join(missing)}")
+    return f"{'; '.join(told)}, no alert"
+
+
+def alerts(node: Node) -> list[str]:
+    """Names of those that fire."""
+    found = asked(node, "/api/v1/alerts")["alerts"]
+    return sorted({one["labels"]["alertname"] for one in found if one["state"] == "firing"})
