@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.bin.tools import Site, answer, closed_port, finish, load, run, serving, start
+from tests.bin.tools import Site, answer, closed_port, eventually, finish, load, run, serving, start
 
 verify = load("pd-verify")
 CHAT = "/v1/chat/completions"
@@ -168,6 +169,24 @@ def test_what_is_asked(config: Config, service: Service) -> None:
     assert warm_up["temperature"] > 0 and {"top_p", "top_k"} <= set(warm_up), "what samples is compiled by it"
     assert [asked["max_tokens"] for asked in rest[::2]] == [entry["max_tokens"] for entry in GOLDEN]
     assert all(asked["stream_options"] == {"include_usage": True} for asked in rest if asked["stream"])
+
+
+def test_while_the_watchdog_asks_nothing_is_asked(config: Config, service: Service, tmp_path: Path) -> None:
+    lock = tmp_path / "round"
+    config.content["round_lock"] = str(lock)
+    assert config.run()[0] == 0, "no watchdog has made it"
+    asked = len(service.seen)
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        waiting = start("pd-verify", "--config", config.write(), "--json")
+        inode = f":{lock.stat().st_ino} "
+        eventually(
+            lambda: any("->" in line and inode in line for line in Path("/proc/locks").read_text().splitlines()),
+            "it waits for the lock",
+        )
+        assert len(service.seen) == asked
+    assert finish(waiting).returncode == 0
+    assert len(service.seen) > asked
 
 
 def test_in_words(config: Config) -> None:

@@ -269,6 +269,19 @@ def test_until_the_first_answer_after_a_start_the_longer_limit_counts(played: Pl
     assert played.rounds(HANGS).units == (DECODE, PREFILL)
 
 
+def test_of_several_hosts_none_judges_the_whole_service(played: Played) -> None:
+    played.judge.whole = False
+    assert played.rounds(HANGS, 100) is None
+    assert played.rounds(HANGS._replace(healthy=frozenset((PREFILL,))), 3).units == (DECODE,)
+
+
+def test_a_host_without_a_router_watches_its_servers() -> None:
+    judge = watchdog.Judge(LIMIT, LIMIT, None, False, frozenset((DECODE,)))
+    for at in (0.0, EACH, 2 * EACH):
+        judge.see(HANGS._replace(router=False, healthy=frozenset()), frozenset((DECODE,)), at, at + EACH)
+    assert judge.verdict(frozenset((DECODE,))).units == (DECODE,)
+
+
 # ---- its config
 
 
