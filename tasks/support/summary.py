@@ -22,6 +22,7 @@ from pyinfra.api import Host, State
 from pyinfra.api.exceptions import PyinfraError
 from pyinfra.api.output import format_text
 from pyinfra.api.state import BaseStateCallback, StateStage
+from pyinfra.connectors.util import remove_any_sudo_askpass_file
 from pyinfra.context import ctx_host, ctx_state
 
 from tasks.facts.serving import Serving
@@ -137,6 +138,8 @@ class _Run(BaseStateCallback):
                 found = host.get_fact(Serving)
         except (PyinfraError, OSError, EOFError, SSHException):
             return
+        finally:
+            remove_any_sudo_askpass_file(host)  # pyinfra did so before, and this question made it anew
         if service := Service.read(found):
             self.served[host.name] = replace(service, is_proven=host.name in self.back)
 

@@ -12,7 +12,7 @@ import pytest
 
 from tasks.plan.service.units import mark
 from tests.node.asking import UNITS, answers, out, pids, states
-from tests.node.deploying import Result, deploy
+from tests.node.deploying import Result, deploy, plain_user, without_plain_user
 from tests.node.node import REPOSITORY, Node
 
 long = pytest.mark.skipif("FAULTS" not in os.environ, reason="takes minutes: make test-faults")
@@ -125,6 +125,15 @@ def test_a_bundle_holds_what_helps_and_no_secret(planted: Node, tmp_path: Path) 
     assert "Debian" in found["host/versions.txt"] and "RTX PRO 6000" in found["host/cards.txt"]
     assert {"settings.json", "reports/rehearsal.json", f"host/units/{UNITS[0]}"} < found.keys()
     assert "host/config/api-key" not in found
+
+
+def test_a_run_that_asks_at_its_end_what_serves_leaves_nothing_behind(planted: Node) -> None:
+    as_plain = plain_user(planted, password="not so secret")
+    try:
+        assert "serves    nothing" in (ran := deploy(planted, "--dry", *as_plain)).output, ran.output
+        assert out(planted, "find /tmp /var/tmp /home/plain -name '*pyinfra*'") == "", "what hands sudo the password"
+    finally:
+        without_plain_user(planted)
 
 
 def test_half_installed_is_one_line(planted: Node) -> None:
