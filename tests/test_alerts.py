@@ -3,6 +3,7 @@ test of rules. One figure a minute; `VALUExN` is N more of it, `A+BxN` grows by 
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -12,7 +13,7 @@ import yaml
 
 from tasks.plan.settings.settings import Settings
 from tasks.support import catalogue
-from tests.node.watching import AT_FAILURE, metrics, rules
+from tests.node.watching import AT_FAILURE, DASHBOARDS, metrics, panels, rules
 from tests.plan.builders import REPOSITORY, settings
 
 Series = dict[str, str]  # a series -> its figures
@@ -130,6 +131,26 @@ def test_the_alert_on_xids_knows_those_that_refuse_a_host() -> None:
 
 def test_every_counter_of_failures_is_one_that_a_rule_reads() -> None:
     assert metrics() >= AT_FAILURE
+
+
+def test_prometheus_reads_every_query_of_the_dashboards(promtool: str, tmp_path: Path) -> None:
+    queries = [query for of_panel in panels().values() for query in of_panel]
+    assert len(queries) > 30
+    recorded = [{"record": f"panel:{number}", "expr": query} for number, query in enumerate(queries)]
+    file = tmp_path / "panels.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": recorded}]}))
+    ran = subprocess.run([promtool, "check", "rules", file], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_a_dashboard_asks_for_its_data_source_on_import() -> None:
+    files = sorted(DASHBOARDS.glob("*.json"))
+    made = [json.loads(path.read_text()) for path in files]
+    assert len({one["uid"] for one in made}) == len(files) == 3
+    for dashboard in made:
+        (source,) = dashboard["__inputs"]
+        assert {panel["datasource"] for panel in dashboard["panels"]} == {f"${{{source['name']}}}"}
+        assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
 
 
 def test_the_page_lists_every_alert() -> None:

@@ -15,6 +15,7 @@ from tasks.support import catalogue
 from tests.node.node import Node
 from tests.node.process import NodeError
 
+DASHBOARDS = catalogue.ROOT / "files" / "dashboards"
 URL = "http://127.0.0.1:9090"
 METRIC = re.compile(r"(?<![\w:\"])(?:sglang:|sglang_pd_|smg_|node_|up(?=\{))[a-z0-9_A-Z]*")
 # Counters that a server or router makes at its first failure.
@@ -29,9 +30,19 @@ def rules() -> dict[str, str]:
     return {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"]}
 
 
+def panels() -> dict[str, list[str]]:
+    """DASHBOARD: PANEL -> its queries."""
+    found = {}
+    for path in sorted(DASHBOARDS.glob("*.json")):
+        for panel in json.loads(path.read_text())["panels"]:
+            found[f"{path.stem}: {panel['title']}"] = [target["expr"] for target in panel["targets"]]
+    return found
+
+
 def metrics() -> set[str]:
-    """Every metric that a rule names."""
-    return {name for expression in rules().values() for name in METRIC.findall(expression)}
+    """Every metric that a rule or a panel names; of a histogram the buckets."""
+    queries = [*rules().values(), *(query for of_panel in panels().values() for query in of_panel)]
+    return {name for query in queries for name in METRIC.findall(query)}
 
 
 def asked(node: Node, path: str) -> Any:
@@ -72,7 +83,7 @@ def require_watched(nodes: Sequence[Node]) -> str:
         known |= set(asked(node, "/api/v1/label/__name__/values"))
         told.append(ran.stdout.strip())
     if missing := sorted(metrics() - known - AT_FAILURE):
-        raise NodeError(f"rules name what nobody exports: {', '.join(missing)}")
+        raise NodeError(f"rules or panels name what nobody exports: {', '.join(missing)}")
     return f"{'; '.join(told)}, no alert"
 
 
