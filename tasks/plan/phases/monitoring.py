@@ -12,7 +12,7 @@ from tasks.plan.files import WantedDirectory, WantedFile, to_json
 from tasks.plan.host.answers import METRIC_COLUMNS, ROW_COLUMNS, Answer
 from tasks.plan.phases import passed
 from tasks.plan.plan import Plan
-from tasks.plan.service.paths import FIGURES, KEPT, MONITORING, STAMP, UNITS
+from tasks.plan.service.paths import FIGURES, KV_CACHES, MONITORING, STAMP, UNITS
 
 PACKAGES = ("prometheus", "prometheus-alertmanager", "prometheus-node-exporter")
 DAEMONS = tuple(f"{package}.service" for package in PACKAGES)
@@ -144,7 +144,7 @@ def figures(plan: Plan) -> WantedFile:
         "current": plan.paths.current,
         "proof": plan.paths.measured,
         "user": plan.settings.service_user,
-        "kept": f"{KEPT}/kv-cache.json",
+        "kept": KV_CACHES,
         "servers": {
             instance.name: {
                 "url": instance.url if instance.is_worker else "",

@@ -21,6 +21,7 @@ KEPT = "/var/lib/sglang-pd-playbook"  # what outlives a run and a reboot, for ro
 STAMP = f"{KEPT}/stamp.json"  # of the last run that changed something
 PASSED = f"{KEPT}/passed.json"  # what the service was started from when it last answered right
 STOPPED = f"{KEPT}/stopped.json"  # there from `make stop` until `make start` or the next run: who, and when
+KV_CACHES = f"{KEPT}/kv-cache.json"  # of each server, as pd-metrics last saw it
 MONITORING = "/etc/sglang-pd-monitoring"  # what Prometheus and alertmanager are started from
 FIGURES = "/var/lib/sglang-pd-monitoring"  # what node-exporter shows of this host
 PROBE_UNIT = "sglang-pd-probe.service"  # transient: measures between GPUs, while no server runs

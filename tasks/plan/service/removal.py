@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tasks.plan.errors import PlanError
 from tasks.plan.files import FoundPaths
-from tasks.plan.service.paths import DEVICES, NEEDRESTART, PASSED, RUN, STOPPED, SYSCTL, TARGET, UNITS, Paths
+from tasks.plan.service.paths import DEVICES, KV_CACHES, NEEDRESTART, PASSED, RUN, STOPPED, SYSCTL, TARGET, UNITS, Paths
 
 LAYOUTS = ("", "-single", "-data_parallel")  # ends of the names of what pd-probe measured
 ROOT = ("bin", "cache", "current", "previous", "locks", "models", "releases", "tools")
@@ -50,8 +50,9 @@ def removal(paths: Paths, units: Sequence[str]) -> Removal:
             *of_units,
             f"{UNITS}/{TARGET}", f"{UNITS}/{TARGET}.wants", f"{UNITS}/{DEVICES}", SYSCTL, NEEDRESTART,
             *(f"{root}/{name}" for name in ROOT),
-            paths.verify, paths.passed, paths.probe, paths.told, paths.pin, paths.bench, paths.secret, paths.tls,
-            paths.earlier_secret, *paths.secret_leftovers[:-1], RUN, PASSED, STOPPED,
+            paths.verify, paths.passed, paths.watchdog, paths.workers, paths.probe, paths.told, paths.pin, paths.bench,
+            paths.secret, paths.tls, paths.earlier_secret, *paths.secret_leftovers[:-1],
+            RUN, PASSED, STOPPED, KV_CACHES,
         ),
         of_user=(
             paths.cache, paths.benched,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
+
 import pytest
 
 from tasks.plan.errors import PlanError
 from tasks.plan.files import ABSENT, FoundPath, FoundPaths
+from tasks.plan.service.paths import Paths
 from tasks.plan.service.removal import Removal, confirmed, removal
 from tests.plan.builders import TWO_SOCKETS, catalogue_plan, hardware
 
@@ -70,3 +73,15 @@ def test_a_host_is_named_once_more(given: object) -> None:
     confirmed("gpu-1", "gpu-1")
     with pytest.raises(PlanError, match="NAME=gpu-1"):
         confirmed("gpu-1", given)
+
+
+def test_every_path_of_ours_goes() -> None:
+    """One that is added to tasks/plan/service/paths.py is not forgotten here."""
+    planned = removal(PATHS, UNITS)
+    gone = {*planned.of_root, *planned.of_user, *planned.folders}
+    known = {name: getattr(PATHS, name) for name, kind in vars(Paths).items() if isinstance(kind, property)}
+    single = [path for path in known.values() if isinstance(path, str)] + list(PATHS.secret_leftovers[:-1])
+    above = {path: {path, *(str(folder) for folder in PurePosixPath(path).parents)} for path in single}
+    assert not [path for path in single if not above[path] & gone]
+    left = {PATHS.root, PATHS.config, PATHS.state}
+    assert not [path for path in single if path not in left and not above[path] & (gone - left)]
