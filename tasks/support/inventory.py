@@ -29,6 +29,9 @@ def groups(hosts: Sequence[Host], group_data: bool = True, **more: Sequence[Host
     group_data that no group reads or that Python cannot run.
     """
     _check_folder()
+    for group, members in {"hosts": hosts, **more}.items():
+        if not isinstance(members, list):  # pyinfra takes a tuple for a host with its data, and ends in a traceback
+            raise PyinfraError(f'{group} = {members!r}: write a list, such as {group} = ["gpu-1"]')
     once = {host if isinstance(host, str) else host[0]: host for host in hosts}  # one may play several roles
     names = [*once]
     if not names:

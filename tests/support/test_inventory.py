@@ -175,6 +175,14 @@ def test_a_host_of_a_role_that_the_inventory_does_not_hold(checkout: Checkout) -
     assert "@fake/gpu-2 is in the group decode, but not in the list `hosts`: add it there" in refused(checkout, "-y")
 
 
+@pytest.mark.parametrize("written", ['("@fake/gpu-1",)', '"@fake/gpu-1"', '("@fake/gpu-1", "@fake/gpu-2")'])
+def test_a_role_that_is_no_list(checkout: Checkout, written: str) -> None:
+    checkout.hosts("@fake/gpu-1", "@fake/gpu-2")
+    path = checkout.folder / "inventory.py"
+    path.write_text(path.read_text().replace("\nprefill = []", f"\nprefill = {written}"))
+    assert "write a list, such as prefill = [" in refused(checkout, "-y")
+
+
 def test_a_host_may_stand_in_several_lists(checkout: Checkout) -> None:
     one, other = "@fake/gpu-1", "@fake/gpu-2"
     checkout.hosts(one, other, one)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from tasks.plan.errors import PlanError
 from tasks.plan.plan import Plan
+from tasks.plan.settings.roles import PAIR
 from tasks.plan.settings.settings import Settings
 
 # Settings that must be the same on each host. SGLang itself compares page size and KV type, at the first contact.
@@ -27,6 +28,21 @@ def settings(service: str, every: Mapping[str, Settings]) -> None:
                 f"setting {name} differs within service {service!r}: {first} has {wanted!r}, {other} has "
                 f"{getattr(every[other], name)!r}; they serve together, give both the same"
             )
+    if lines:
+        raise PlanError(*lines)
+
+
+def minimums(every: Mapping[str, Settings]) -> None:
+    """Raises PlanError with a line for each minimum that the service's servers can never reach."""
+    lines = []
+    for role in PAIR:
+        there = sum(one.roles[role].instances for one in every.values() if role in one.roles)
+        lines += [
+            f"{host}: setting minimum_{role} = {asked}, but the service has {there} {role}: its router would wait for "
+            "ever; lower it"
+            for host, one in every.items()
+            if (asked := {"prefill": one.minimum_prefill, "decode": one.minimum_decode}[role]) and asked > there
+        ]
     if lines:
         raise PlanError(*lines)
 

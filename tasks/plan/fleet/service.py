@@ -44,6 +44,7 @@ def joined(
     if lines:
         raise PlanError(*lines)
     agreement.settings(found[0].service, loaded)
+    agreement.minimums(loaded)
     every = {one: servers(one, wanted) for one, wanted in loaded.items()}
     return {
         one: Together(wanted, tuple(server for other in loaded if other != one for server in every[other]))

@@ -288,7 +288,7 @@ class Settings(BaseModel):
     def minimum(self, role: str, servers: int) -> int:
         """How many servers of a role the router waits for, of so many."""
         asked = {"prefill": self.minimum_prefill, "decode": self.minimum_decode}.get(role)
-        return servers if self.place.alone else min(asked or 1, servers)
+        return servers if self.place.alone else asked or 1
 
     @property
     def router_ports(self) -> dict[str, int]:

@@ -181,6 +181,11 @@ def test_what_several_hosts_cannot_do_is_one_line(changes: dict[str, object], sa
     assert said in refused.value.lines[0]
 
 
+def test_a_minimum_that_the_service_never_reaches_is_refused() -> None:
+    with pytest.raises(PlanError, match="gpu-1: setting minimum_decode = 3, but the service has 2 decode"):
+        fleet_plans(THREE, gpu_1={"minimum_decode": 3})
+
+
 def test_one_host_alone_waits_for_all_of_its_servers() -> None:
     with pytest.raises(PlanError, match="setting minimum_decode = 1: this host serves alone"):
         catalogue_plan({"minimum_decode": 1}, hardware(TWO_SOCKETS))
