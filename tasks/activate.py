@@ -41,9 +41,15 @@ def switch(plan: Plan) -> None:
             found=found[paths.previous].target,
             first=first,
         )
-    if kernels:
+    release.passed(
+        name="Release passes its checks",
+        directory=plan.release_directory,
+        current=found[paths.current].target,
+        checks=planned.release_checks(plan),
+    )
+    if kernels:  # last: they compile while the release is checked
         release.compiled(
-            name="Kernels compiled ahead", plan=plan, asked=kernels, mark=compiled, found=found[compiled].text
+            name="Kernels compiled ahead", plan=plan, kernels=kernels, mark=compiled, found=found[compiled].text
         )
     release.linked(
         name=f"Current release is {plan.release.id}",
@@ -51,6 +57,5 @@ def switch(plan: Plan) -> None:
         link=paths.current,
         found=found[paths.current].target,
         first=first,
-        checks=planned.release_checks(plan),
         changes=[*package_changes(plan.release, kept), *patch_changes(plan.release.patches, found[mark].text)],
     )

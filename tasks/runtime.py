@@ -8,6 +8,7 @@ from pyinfra.api import deploy
 from tasks.facts.paths import Paths
 from tasks.operations import files, passed, release
 from tasks.plan.files import FoundPaths, WantedFile, to_json
+from tasks.plan.phases import activate
 from tasks.plan.phases import runtime as planned
 from tasks.plan.plan import Plan
 from tasks.support import catalogue
@@ -16,18 +17,21 @@ from tasks.support import catalogue
 @deploy("Runtime")
 def build(plan: Plan) -> None:
     tools = catalogue.placed_tools(plan.paths.bin)
-    if plan.release.existing:
-        _adopt(plan, tools)
-    else:
-        _build(plan, tools)
+    kernels, mark = activate.jit(plan), plan.paths.compiled(plan.release.id)
+    found = (_adopt if plan.release.existing else _build)(plan, tools, [mark] if kernels else [])
+    if kernels:
+        release.compiling(
+            name="Kernels begin to compile", plan=plan, kernels=kernels, mark=mark, found=found[mark].text
+        )
 
 
-def _build(plan: Plan, tools: list[WantedFile]) -> None:
+def _build(plan: Plan, tools: list[WantedFile], theirs: list[str]) -> FoundPaths:
     uv, spec, patches = planned.uv_lock(plan), planned.build_spec(plan), planned.patch_list_file(plan)
     lock, router_lock = planned.lock_files(plan)
     placed = [uv, lock, router_lock, *([patches] if patches else []), spec, planned.description(plan)]
     metadata = planned.uv_metadata(plan)
-    found = host.get_fact(Paths, paths=[metadata, plan.paths.passed, *(file.path for file in (*tools, *placed))])
+    paths = [metadata, plan.paths.passed, *(file.path for file in (*tools, *placed))]
+    found = host.get_fact(Paths, paths=paths, user=plan.settings.service_user, theirs=theirs)
 
     _kept(plan, tools, found)
     files.files(name=f"Tools in {plan.paths.bin}", wanted=tools, found=found)
@@ -45,12 +49,14 @@ def _build(plan: Plan, tools: list[WantedFile]) -> None:
         tool=f"{plan.paths.bin}/pd-build",
         found=plan.built,
     )
+    return found
 
 
-def _adopt(plan: Plan, tools: list[WantedFile]) -> None:
+def _adopt(plan: Plan, tools: list[WantedFile], theirs: list[str]) -> FoundPaths:
     parts = plan.release.folders
     links = [f"{plan.release_directory}/{name}" for name in parts]
-    found = host.get_fact(Paths, paths=[*links, plan.paths.passed, *(file.path for file in tools)])
+    paths = [*links, plan.paths.passed, *(file.path for file in tools)]
+    found = host.get_fact(Paths, paths=paths, user=plan.settings.service_user, theirs=theirs)
 
     _kept(plan, tools, found)
     files.files(name=f"Tools in {plan.paths.bin}", wanted=tools, found=found)
@@ -61,6 +67,7 @@ def _adopt(plan: Plan, tools: list[WantedFile]) -> None:
         parts=parts,
         found=found,
     )
+    return found
 
 
 def _kept(plan: Plan, tools: list[WantedFile], found: FoundPaths) -> None:

@@ -68,20 +68,55 @@ def in_own_unit(plan: Plan, unit: str, command: Sequence[str], keep: str, **limi
 
     keep: the file that the tool leaves its result in. limits: more properties of the unit.
     """
+    run = ["systemd-run", "--wait", "--pipe", *_unit(plan, unit, [*command, "--keep", keep], **limits)]
+    return f"{_made_room(plan, unit, keep)}; {shlex.join(run)} >/dev/null"
+
+
+def begun_in_own_unit(plan: Plan, unit: str, command: Sequence[str], keep: str) -> str:
+    """As in_own_unit, but the tool goes on while the run does: `until_ended` waits for it.
+
+    Its standard input is that of this command, and gone from the host once the tool has it open.
+    """
+    words = ["--service-type=exec", f"--property=StandardError=truncate:{_said_by(unit)}"]
+    words += ["--property=StandardOutput=null", *_unit(plan, unit, [*command, "--keep", keep])]
+    run = f'systemd-run --property=StandardInput=file:"$told" {shlex.join(words)}'
+    told = f'told=$(mktemp /run/sglang-pd-told.XXXXXX) && cat >"$told" && {run}; code=$?; rm -f "$told"; exit $code'
+    return f"{_made_room(plan, unit, keep)}; ({told})"
+
+
+def until_ended(unit: str) -> str:
+    """The command that shows what a unit of begun_in_own_unit says, until it has ended."""
+    said, quoted = shlex.quote(_said_by(unit)), shlex.quote(unit)
+    return (
+        f"pid=$(systemctl show -p MainPID --value {quoted}); "
+        f'if [ "${{pid:-0}}" -gt 0 ]; then tail -n +1 -s 0.2 -f --pid="$pid" {said}; else cat {said}; fi'
+    )
+
+
+def _unit(plan: Plan, unit: str, command: Sequence[str], **limits: object) -> list[str]:
+    """systemd-run's words for a unit that is set up as a server's is."""
     properties = {
         "User": plan.settings.service_user,
         "WorkingDirectory": plan.paths.state,
         "LimitNOFILE": plan.open_files,
         **limits,
     }
-    run = ["systemd-run", "--quiet", "--collect", "--wait", "--pipe", f"--unit={unit}"]
-    run += [f"--property={name}={value}" for name, value in properties.items()]
-    run += [f"--property={line}" for option in confinement.of_tool(plan) for line in option.lines]
-    run += [f"--setenv=HOME={plan.paths.state}", *command, "--keep", keep]
-    # an interrupted run can have left its unit, and a result of before must not pass for this one
+    words = ["--quiet", "--collect", f"--unit={unit}"]
+    words += [f"--property={name}={value}" for name, value in properties.items()]
+    words += [f"--property={line}" for option in confinement.of_tool(plan) for line in option.lines]
+    return [*words, f"--setenv=HOME={plan.paths.state}", *command]
+
+
+def _made_room(plan: Plan, unit: str, keep: str) -> str:
+    """An interrupted run can have left its unit, and a result of before must not pass for this one."""
     gone = as_user(plan.settings.service_user, "rm", "-f", keep)
-    devices = f"{shlex.quote(plan.paths.bin)}/pd-devices; " if plan.on_gpu else ""
-    return f"systemctl stop {shlex.quote(unit)} 2>/dev/null; {gone}; {devices}{shlex.join(run)} >/dev/null"
+    devices = f"; {shlex.quote(plan.paths.bin)}/pd-devices" if plan.on_gpu else ""
+    return f"systemctl stop {shlex.quote(unit)} 2>/dev/null; {gone}{devices}"
+
+
+def _said_by(unit: str) -> str:
+    """Where a unit that goes on leaves what it says: root's own folder."""
+    return f"/run/{unit.removesuffix('.service')}.log"
 
 
 def ask(host: Host, command: str) -> str:

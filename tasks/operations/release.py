@@ -7,14 +7,14 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from pyinfra import host
-from pyinfra.api import FunctionCommand, StringCommand, operation
+from pyinfra.api import FunctionCommand, Host, State, StringCommand, operation
 
 from tasks.facts.history import InUse
 from tasks.operations.files import as_user
-from tasks.operations.progress import in_own_unit, pass_checks, run_and_log, say
+from tasks.operations.progress import begun_in_own_unit, left_by, pass_checks, run_and_log, say, until_ended
 from tasks.operations.upload import sent
 from tasks.plan.files import FoundPath
-from tasks.plan.phases.activate import Told
+from tasks.plan.phases.activate import Kernels, Told
 from tasks.plan.plan import Plan
 from tasks.plan.release.manifest import damage
 from tasks.plan.service.paths import JIT_UNIT
@@ -63,28 +63,52 @@ def adopted(directory: str, description: bytes, parts: Mapping[str, str], found:
 
 
 @operation()
-def compiled(plan: Plan, asked: Told, mark: str, found: str | None) -> Commands:
-    """Kernels that every server would compile at its start, compiled once into the release's cache.
+def compiling(plan: Plan, kernels: Kernels, mark: str, found: str | None) -> Commands:
+    """Kernels that every server would compile at its start: begun here, to go on beside all that comes before one.
 
-    asked: what compiles them. mark: a file there that names what was compiled. found: its text.
+    mark: a file that names what was compiled. found: its text.
     """
-    if found == "\n".join(plan.release.manifest.jit):
+    if kernels.named_by(found):
         host.noop(f"{mark} names them")
         return
     # set up as a server is: a variable more, such as CC, and servers would compile all of it again
-    yield FunctionCommand(run_and_log, [in_own_unit(plan, JIT_UNIT, asked.words, mark), asked.told], {})
+    asked = kernels.asked
+    yield FunctionCommand(run_and_log, [begun_in_own_unit(plan, JIT_UNIT, asked.words, mark), asked.told], {})
 
 
 @operation()
-def linked(
-    directory: str,
-    link: str,
-    found: str,
-    first: str = "",
-    checks: Sequence[Told] = (),
-    changes: Sequence[str] = (),
-) -> Commands:
-    """A link points at a release, moved in one step after every check has passed.
+def compiled(plan: Plan, kernels: Kernels, mark: str, found: str | None) -> Commands:
+    """What `compiling` began is there, in the release's cache."""
+    if kernels.named_by(found):
+        host.noop(f"{mark} names them")
+        return
+    yield FunctionCommand(await_kernels, [plan, kernels, mark], {})
+
+
+def await_kernels(state: State, host: Host, plan: Plan, kernels: Kernels, mark: str) -> bool:
+    run_and_log(state, host, until_ended(JIT_UNIT))
+    if kernels.named_by(left_by(host, plan.settings.service_user, mark)):
+        return True
+    say(host, "not every kernel is compiled, for the reason above; the next run goes on", "red")
+    return False
+
+
+@operation()
+def passed(directory: str, current: str, checks: Sequence[Told]) -> Commands:
+    """A finished release has passed its checks before it becomes current.
+
+    current: the release that is.
+    """
+    if not checks or current == directory:
+        host.noop(f"{directory} passed them before")
+        return
+    for check in checks:
+        yield FunctionCommand(pass_checks, [check], {})
+
+
+@operation()
+def linked(directory: str, link: str, found: str, first: str = "", changes: Sequence[str] = ()) -> Commands:
+    """A link points at a release, moved in one step.
 
     first: a command that comes before the link moves. changes: what the switch does to packages and patches, a line
     each.
@@ -94,8 +118,6 @@ def linked(
         return
     for line in changes:
         say(host, line)
-    for check in checks:
-        yield FunctionCommand(pass_checks, [check], {})
     if first:
         yield StringCommand(first)
     new, folder = shlex.quote(f"{link}.new"), shlex.quote(link.rpartition("/")[0])

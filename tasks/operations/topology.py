@@ -15,7 +15,7 @@ from tasks.plan.phases.passed import arming, disarming
 from tasks.plan.plan import Plan
 from tasks.plan.proof import judgement as proof
 from tasks.plan.service.instances import Instance
-from tasks.plan.service.paths import BOOT_ID, PROBE_UNIT
+from tasks.plan.service.paths import BOOT_ID, JIT_UNIT, PROBE_UNIT
 from tasks.plan.service.restarts import Serving
 from tasks.support import report
 
@@ -60,7 +60,13 @@ def measure(state: State, host: Host, plan: Plan, serving: Sequence[str]) -> boo
         first = f"systemctl stop {shlex.quote(plan.router.unit)}; " if plan.router else ""
         run_and_log(state, host, f"{first}systemctl stop {shlex.join(serving)}")
     boot = ask(host, f"cat {BOOT_ID}").strip()
-    run_and_log(state, host, _probe(plan, boot))
+    # posting descriptors costs CPU time: kernels that compile wait meanwhile
+    paused = ask(host, f"systemctl is-active -q {JIT_UNIT} && systemctl freeze {JIT_UNIT} && echo paused")
+    try:
+        run_and_log(state, host, _probe(plan, boot))
+    finally:
+        if paused:
+            ask(host, f"systemctl thaw {JIT_UNIT}")
     user, left = plan.settings.service_user, plan.paths.measuring
     measured = left_by(host, user, left)
     if measured:

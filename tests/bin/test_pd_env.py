@@ -457,6 +457,20 @@ def test_a_good_environment(probed: Environment) -> None:
     assert found["NIXL plugins"] == ["POSIX", "UCX"]
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="no core is left to make byte code ahead")
+@pytest.mark.parametrize("untouched", [False, True])
+def test_other_cores_make_the_byte_code_of_folders_that_imports_enter(probed: Environment, untouched: bool) -> None:
+    package = probed.site_packages / "package"
+    package.mkdir()
+    for name in ("__init__", "wanted", "beside"):
+        (package / f"{name}.py").write_text("")
+    (package / "broken.py").write_text("no python\n")
+    code, content = probe(probed, {"imports": ["package.wanted"]}, *(["--untouched"] if untouched else []))
+    assert code == 0, content
+    made = {path.name.partition(".")[0] for path in package.glob("__pycache__/*.pyc")}
+    assert made == (set() if untouched else {"__init__", "wanted", "beside"})
+
+
 def test_the_environments_own_python_is_used_with_the_given_variables(probed: Environment) -> None:
     add_module(
         probed,

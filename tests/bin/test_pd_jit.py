@@ -39,6 +39,9 @@ class Both(Spec):
     def build(self, verbose):
         self.waiting.wait(60)
         super().build(verbose)
+def compile_now(width, kind, name="now"):
+    assert kind.upper() == "BFLOAT16", kind
+    (FOLDER / f"{name}-{width}.so").write_text(os.environ.get("NVCC_APPEND_FLAGS", ""))
 def gen_one(): return Both("one")
 def gen_other(): return Both("other")
 class Held(Spec):
@@ -90,6 +93,33 @@ def test_kernels_are_compiled_once(workspace: Path) -> None:
 def test_they_compile_at_once(workspace: Path) -> None:
     code, said = jit(workspace, "kernels:gen_one", "kernels:gen_other")
     assert (code, said.count("compiled")) == (0, 2), said
+
+
+def test_a_function_that_compiles_when_called_is_given_its_arguments(workspace: Path) -> None:
+    (workspace / "torch.py").write_text("bfloat16 = 'bfloat16'\n")
+    code, said = jit(workspace, "kernels:compile_now(128, torch.bfloat16)", "kernels:compile_now(64, 'bfloat16', 'x')")
+    assert code == 0, said
+    assert {path.name for path in (workspace / "cache").iterdir()} == {"now-128.so", "x-64.so"}
+    code, said = jit(workspace, "kernels:compile_now(128, torch.no_such_type)")
+    assert code == 0 and "unknown here" in said
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_one_file_is_compiled_on_all_cores_where_nvcc_can(workspace: Path, knows: bool) -> None:
+    nvcc = workspace / "cuda/bin/nvcc"
+    nvcc.parent.mkdir(parents=True)
+    nvcc.write_text(f"#!/bin/sh\necho '{'--split-compile <number>' if knows else '--threads <number>'}'\n")
+    nvcc.chmod(0o755)
+    variables = {"CUDA_HOME": str(workspace / "cuda"), "NVCC_APPEND_FLAGS": "-lineinfo"}
+    assert jit(workspace, "kernels:compile_now(1, 'bfloat16')", **variables)[0] == 0
+    flags = (workspace / "cache/now-1.so").read_text()
+    assert flags == ("-lineinfo --split-compile=0" if knows else "-lineinfo")
+
+
+@pytest.mark.parametrize("name", ["kernels", "kernels:a:b", "kernels:a(1"])
+def test_what_is_no_generator_is_wrong_usage(workspace: Path, name: str) -> None:
+    code, said = jit(workspace, name)
+    assert code == 2 and f"{name} is not MODULE:FUNCTION" in said
 
 
 def test_what_was_compiled_with_other_flags_is_compiled_again(workspace: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tasks.plan.bench import figures as bench
 from tasks.plan.errors import PlanError
-from tasks.plan.phases.activate import jit, release_checks
+from tasks.plan.phases.activate import SAMPLING, jit, release_checks
 from tasks.plan.phases.runtime import build_spec, description, lock_files, mark, patch_list_file, pins, uv_lock
 from tasks.plan.phases.system import directories
 from tasks.plan.phases.verify import verify_config
@@ -68,14 +68,43 @@ def test_what_a_server_compiles_serves_its_own_release_only() -> None:
 def test_kernels_are_compiled_ahead_as_the_server_would_look_for_them() -> None:
     built = release(manifest(jit=["package:gen_norm"]))
     found = plan(settings(), hardware(TWO_SOCKETS), built)
-    asked = jit(found)
-    assert asked is not None
+    kernels = jit(found)
+    assert kernels is not None
+    asked = kernels.asked
     variables = json.loads(asked.told)
     assert variables.items() >= {(v.name, v.value) for v in found.workers[0].environment}
     assert variables["PATH"].startswith(f"{found.release_directory}/env/bin:")
     assert variables["CUDA_HOME"] == f"{found.release_directory}/env/cuda"
     assert asked.words[1:] == ["--python", found.python, "--environment", "-", "package:gen_norm"]
     assert jit(made()) is None, "nothing to compile"
+    assert kernels.named_by("package:gen_norm\npackage:gen_other\n")
+    assert not kernels.named_by("package:gen_other\n") and not kernels.named_by(None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({}, {"package:gen_norm", SAMPLING}),
+        ({"prefill_arguments": ["--sampling-backend", "pytorch"]}, {"package:gen_norm", SAMPLING}),
+        (
+            {f"{role}_arguments": ["--sampling-backend", "pytorch"] for role in ("prefill", "decode")},
+            {"package:gen_norm"},
+        ),
+        (
+            {
+                "prefill_arguments": ["--sampling-backend=pytorch"],
+                "decode_arguments": ["--log-level", "info", "--sampling-backend=pytorch"],
+            },
+            {"package:gen_norm"},
+        ),
+    ],
+)
+def test_the_kernels_of_sampling_are_compiled_where_a_server_samples_by_them(
+    changes: dict[str, Any], names: set[str]
+) -> None:
+    built = release(manifest(jit=["package:gen_norm", SAMPLING]))
+    kernels = jit(plan(settings(**changes), hardware(TWO_SOCKETS), built))
+    assert kernels is not None and set(kernels.names) == names
 
 
 def test_values_of_variables_stand_in_no_command_line() -> None:
@@ -86,9 +115,9 @@ def test_values_of_variables_stand_in_no_command_line() -> None:
     found = plan(
         settings(worker_environment=worker, **role), hardware(TWO_SOCKETS), release(manifest(jit=["package:gen_norm"]))
     )
-    asked = jit(found)
-    assert asked is not None and value in asked.told
-    for one in (asked, *release_checks(found)):
+    kernels = jit(found)
+    assert kernels is not None and value in kernels.asked.told
+    for one in (kernels.asked, *release_checks(found)):
         assert value not in one.command
     files = [render.instance_files(found, instance) for instance in found.instances]
     for file in (one for each in files for one in each.all if value.encode() in one.content):

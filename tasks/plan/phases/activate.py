@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tasks.plan.files import FoundPaths, WantedFile, as_wanted, to_json
 from tasks.plan.plan import Plan
@@ -21,6 +22,7 @@ IMPORTS = [
 ]
 TRANSFER_IMPORTS = {"nixl": "nixl", "mooncake": "mooncake.engine"}  # of each transfer_backend
 GPU_IMPORTS = ["sgl_kernel"]  # its code for the card is chosen, and the driver's library loaded, while it is imported
+SAMPLING = "flashinfer.jit.sampling:gen_sampling_module"
 USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -96,14 +98,35 @@ def _router_probe(plan: Plan, router: Instance) -> list[str]:
     return [*words, "--arguments", json.dumps(router.words), *of_existing]
 
 
-def jit(plan: Plan) -> Told | None:
-    """What compiles the servers' kernels ahead, where servers look for them; None where there are none."""
-    if not plan.release.manifest.jit or not plan.workers:
+@dataclass(frozen=True)
+class Kernels:
+    """What the planned servers want compiled, and what compiles it where they look for it."""
+
+    names: tuple[str, ...]
+    asked: Told
+
+    def named_by(self, mark: str | None) -> bool:
+        """Whether the text of the file that names what was compiled names all of them."""
+        return set(self.names) <= set((mark or "").splitlines())
+
+
+def jit(plan: Plan) -> Kernels | None:
+    """None where there is nothing to compile."""
+    names = tuple(name for name in plan.release.manifest.jit if name != SAMPLING or _sample_by_kernel(plan))
+    if not names or not plan.workers:
         return None
     variables = {variable.name: variable.value for variable in plan.workers[0].environment}
     variables["PATH"] = f"{plan.python.rpartition('/')[0]}:{variables.get('PATH', USUAL_PATH)}"
-    words = [f"{plan.paths.bin}/pd-jit", "--python", plan.python, "--environment", "-", *plan.release.manifest.jit]
-    return Told(words, json.dumps(variables))
+    words = [f"{plan.paths.bin}/pd-jit", "--python", plan.python, "--environment", "-", *names]
+    return Kernels(names, Told(words, json.dumps(variables)))
+
+
+def _sample_by_kernel(plan: Plan) -> bool:
+    """Whether any server samples by FlashInfer: not by torch alone, and what verifies drafts always."""
+    by_torch = ("--sampling-backend", "pytorch")
+    return plan.settings.speculative or not all(
+        by_torch in pairwise(worker.words) or "=".join(by_torch) in worker.words for worker in plan.workers
+    )
 
 
 def _ordinary_torch(plan: Plan) -> bool:

@@ -24,6 +24,7 @@ STOPPED = f"{KEPT}/stopped.json"  # there from `make stop` until `make start` or
 KV_CACHES = f"{KEPT}/kv-cache.json"  # of each server, as pd-metrics last saw it
 MONITORING = "/etc/sglang-pd-monitoring"  # what Prometheus and alertmanager are started from
 FIGURES = "/var/lib/sglang-pd-monitoring"  # what node-exporter shows of this host
+JIT_UNIT = "sglang-pd-jit.service"  # transient: compiles kernels, beside what comes before servers start
 PROBE_UNIT = "sglang-pd-probe.service"  # transient: measures between GPUs, while no server runs
 RESUME = "sglang-pd-resume.service"  # transient: brings back what served, where the run that stopped it breaks off
 DEVICES = "sglang-pd-devices.service"  # comes before each start of a server on GPUs

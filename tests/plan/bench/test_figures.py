@@ -378,11 +378,12 @@ def test_three_layouts_of_a_simulated_host() -> None:
     )
 
 
-def test_one_server_on_an_h200() -> None:
+@pytest.mark.parametrize(("name", "passes"), [("single", 6), ("single-0.5.23", 2)])
+def test_one_server_on_an_h200(name: str, passes: int) -> None:
     """A machine with one GPU: nothing to compare it with, so no layout is recommended."""
-    path = FIXTURES.with_name("bench-h200") / "single.json"
+    path = FIXTURES.with_name("bench-h200") / f"{name}.json"
     kept = bench.from_json(path.read_text(), path.name)
-    assert (kept.layout, len(kept.passes), sum(one.failures for one in kept.passes)) == ("single", 6, 0)
+    assert (kept.layout, len(kept.passes), sum(one.failures for one in kept.passes)) == ("single", passes, 0)
     found = compare([kept])
     assert list(found.layouts) == ["single"] and found.previous is None
     assert sentence(found.layouts) == ""
