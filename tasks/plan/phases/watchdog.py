@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tasks.plan.files import WantedFile, to_json
 from tasks.plan.plan import Plan
+from tasks.plan.service.instances import goes_with
 from tasks.plan.service.paths import BENCH_UNIT, JIT_UNIT, LOCK, PROBE_UNIT, RESUME, ROUND_LOCK, UNITS, WATCHDOG
 
 LONGEST_ROUND = 20  # seconds: SGLang itself gives up a health check after 20 s
@@ -12,7 +13,7 @@ MEASURING = (PROBE_UNIT, BENCH_UNIT, JIT_UNIT, RESUME)  # units that are not to 
 
 def watchdog_config(plan: Plan) -> WantedFile:
     settings, paths, router = plan.settings, plan.paths, plan.router
-    limit = settings.watchdog_limit
+    limit, along = settings.watchdog_limit, goes_with(plan.instances)
     config = {
         "url": router.url if router else None,
         "certificate_file": paths.executed_tls if router and router.scheme == "https" else None,
@@ -26,7 +27,13 @@ def watchdog_config(plan: Plan) -> WantedFile:
         "restarts": settings.watchdog_restarts,
         "router": router.unit if router else None,
         "servers": [
-            {"unit": worker.unit, "role": worker.role, "url": worker.url, "bootstrap": worker.bootstrap_address}
+            {
+                "unit": worker.unit,
+                "role": worker.role,
+                "url": worker.url,
+                "bootstrap": worker.bootstrap_address,
+                "takes": [other.unit for other in plan.workers if along.get(other.name) == worker],
+            }
             for worker in plan.workers
         ],
         "quiet": list(MEASURING),

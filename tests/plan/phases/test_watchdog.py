@@ -31,8 +31,9 @@ def test_of_a_host_that_serves_alone_it_is_told_everything() -> None:
     )
     assert config["servers"] == [
         {"unit": "sglang-pd-prefill.service", "role": "prefill", "url": "http://127.0.0.1:30000",
-         "bootstrap": "127.0.0.1:8998"},
-        {"unit": "sglang-pd-decode.service", "role": "decode", "url": "http://127.0.0.1:30001", "bootstrap": None},
+         "bootstrap": "127.0.0.1:8998", "takes": []},
+        {"unit": "sglang-pd-decode.service", "role": "decode", "url": "http://127.0.0.1:30001", "bootstrap": None,
+         "takes": ["sglang-pd-prefill.service"]},
     ]  # fmt: skip
     assert config["api_key_file"] is config["certificate_file"] is None
 
