@@ -28,9 +28,8 @@ def everything() -> None:
         there = planned.there(
             host.get_fact(Paths, paths=planned.asked, user=wanted.service_user, theirs=list(planned.of_user))
         )
-        drop_ins = [monitoring.drop_in(unit) for unit in monitoring.DAEMONS]
-        watched = host.get_fact(Paths, paths=drop_ins)
-        if any(watched[path].kind != "absent" for path in drop_ins):
+        watching = host.get_fact(Paths, paths=monitoring.belongings())
+        if any(found.kind != "absent" for found in watching.values()):
             daemons.removed(name="No monitoring", packages=monitoring.PACKAGES)
         operations.removed(
             name=f"Nothing of ours on {host.name}", there=there, models=paths.models, user=wanted.service_user
