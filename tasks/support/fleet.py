@@ -19,6 +19,7 @@ from tasks.plan.plan import Plan
 from tasks.plan.service.instances import Remote
 from tasks.plan.settings import settings
 from tasks.support import connection
+from tasks.support.dry import is_dry
 
 
 def here() -> Together:
@@ -126,15 +127,17 @@ def _addresses(member: Member) -> dict[str, list[str]] | PlanError:
 
 
 def _limited(found: tuple[Member, ...], running: dict[str, tuple[Remote, ...]]) -> None:
-    """What --limit leaves out must serve already. Raises PlanError."""
+    """What --limit leaves out must serve already; a dry run, such as that of drift, tells of it. Raises PlanError."""
     urls = {member.host: [f"{one.url}/health" for one in running[member.host]] for member in found if not member.taken}
     if not urls:
         return
     asked = [url for of_host in urls.values() for url in of_host]
     health = host.get_fact(Healthy, urls=asked) if asked else {}
     lines = members.left_out(found, health, urls)
-    if lines:
+    if lines and not is_dry():
         raise PlanError(*lines)
+    for line in lines:
+        logger.warning(f"service {found[0].service}: {line}")
     logger.warning(f"service {found[0].service}: {members.told_of_limit(found)}")
 
 
