@@ -42,7 +42,7 @@ def taken_over() -> Iterator[Node]:
 def test_the_first_upgrade_is_taken_back_where_it_fails(taken_over: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """That commit kept nothing of what passed: it comes back as it was found, its tools and its API key included."""
     node, changes = taken_over, {"decode_arguments": '["--tokenizer-path", "/nowhere"]'}
-    monkeypatch.setenv("PD_TEST_KEY", "of an earlier commit")
+    monkeypatch.setenv("PD_TEST_KEY", "of-an-earlier-commit")
     keyed = command_line("-y", router_api_key_env="PD_TEST_KEY")
     ran = subprocess.run(
         keyed, cwd=earlier.source(earlier.FIRST), env=environment(node), stdin=subprocess.DEVNULL,
