@@ -104,6 +104,13 @@ def test_a_function_that_compiles_when_called_is_given_its_arguments(workspace: 
     assert code == 0 and "unknown here" in said
 
 
+def test_one_with_arguments_that_does_not_compile_is_left_to_the_servers(workspace: Path) -> None:
+    code, said = jit(workspace, "kernels:compile_now(128, 'float8')", "kernels:gen_norm")
+    assert code == 0
+    assert "kernels:compile_now(128, 'float8'): left to the servers: float8" in said
+    assert "kernels:gen_norm: compiled" in said
+
+
 @pytest.mark.parametrize("knows", [True, False])
 def test_one_file_is_compiled_on_all_cores_where_nvcc_can(workspace: Path, knows: bool) -> None:
     nvcc = workspace / "cuda/bin/nvcc"

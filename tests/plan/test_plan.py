@@ -9,13 +9,14 @@ import pytest
 
 from tasks.plan.bench import figures as bench
 from tasks.plan.errors import PlanError
+from tasks.plan.model import derive
 from tasks.plan.phases.activate import SAMPLING, jit, release_checks
 from tasks.plan.phases.runtime import build_spec, description, lock_files, mark, patch_list_file, pins, uv_lock
 from tasks.plan.phases.system import directories
 from tasks.plan.phases.verify import verify_config
 from tasks.plan.plan import Plan
 from tasks.plan.proof import judgement as proof
-from tasks.support import render
+from tasks.support import catalogue, render
 from tests.plan.builders import API_KEY, TWO_SOCKETS, hardware, manifest, overlay, plan, profile, release, settings
 
 SHIM = overlay()
@@ -104,6 +105,28 @@ def test_the_kernels_of_sampling_are_compiled_where_a_server_samples_by_them(
 ) -> None:
     built = release(manifest(jit=["package:gen_norm", SAMPLING]))
     kernels = jit(plan(settings(**changes), hardware(TWO_SOCKETS), built))
+    assert kernels is not None and set(kernels.names) == names
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "names"),
+    [
+        ("random-qwen2-7b", {}, {"a:b", "kernels:store(1024, 1024)", "kernels:rope(128)"}),
+        (
+            "random-qwen2-7b",
+            {"decode_tensor_parallel": 2},
+            {"a:b", "kernels:store(1024, 1024)", "kernels:store(512, 512)", "kernels:rope(128)"},
+        ),
+        ("", {}, {"a:b"}),  # its cache holds no keys and values
+    ],
+)
+def test_kernels_are_asked_for_with_the_numbers_of_the_model(
+    model: str, changes: dict[str, Any], names: set[str]
+) -> None:
+    built = release(manifest(jit=["a:b", "kernels:store({key_bytes}, {value_bytes})", "kernels:rope({head})"]))
+    roles = {"prefill_tensor_parallel": 1, "decode_tensor_parallel": 1, **changes}
+    shape = derive.settled(catalogue.stated(model), None, None)[0] if model else profile()
+    kernels = jit(plan(settings(**roles), hardware(TWO_SOCKETS), built, shape))
     assert kernels is not None and set(kernels.names) == names
 
 

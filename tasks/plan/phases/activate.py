@@ -22,6 +22,7 @@ IMPORTS = [
 ]
 TRANSFER_IMPORTS = {"nixl": "nixl", "mooncake": "mooncake.engine"}  # of each transfer_backend
 GPU_IMPORTS = ["sgl_kernel"]  # its code for the card is chosen, and the driver's library loaded, while it is imported
+BFLOAT16 = 2  # bytes
 SAMPLING = "flashinfer.jit.sampling:gen_sampling_module"
 USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -112,13 +113,37 @@ class Kernels:
 
 def jit(plan: Plan) -> Kernels | None:
     """None where there is nothing to compile."""
-    names = tuple(name for name in plan.release.manifest.jit if name != SAMPLING or _sample_by_kernel(plan))
+    wanted = (name for name in plan.release.manifest.jit if name != SAMPLING or _sample_by_kernel(plan))
+    names = tuple(dict.fromkeys(full for name in wanted for full in _of_model(plan, name)))
     if not names or not plan.workers:
         return None
     variables = {variable.name: variable.value for variable in plan.workers[0].environment}
     variables["PATH"] = f"{plan.python.rpartition('/')[0]}:{variables.get('PATH', USUAL_PATH)}"
     words = [f"{plan.paths.bin}/pd-jit", "--python", plan.python, "--environment", "-", *names]
     return Kernels(names, Told(words, json.dumps(variables)))
+
+
+def _of_model(plan: Plan, name: str) -> list[str]:
+    """A kernel with the model's numbers, one for each way in which servers share them; none where it has no such."""
+    if "{" not in name:
+        return [name]
+    profile = plan.profile
+    buffers = {buffer.name: buffer for buffer in profile.kv_buffers}
+    if (
+        set(buffers) != {"keys", "values"}
+        or profile.dtype != "bfloat16"
+        or profile.kv_cache_dtype
+        or not profile.page_size
+    ):
+        return []
+    rows = {
+        tuple(
+            profile.rank_bytes(buffers[kind], role.tensor_parallel) // profile.page_size for kind in ("keys", "values")
+        )
+        for role in plan.settings.roles.values()
+    }
+    head = buffers["keys"].page_bytes // profile.page_size // profile.kv_heads // BFLOAT16
+    return [name.format(head=head, key_bytes=keys, value_bytes=values) for keys, values in sorted(rows)]
 
 
 def _sample_by_kernel(plan: Plan) -> bool:

@@ -55,7 +55,9 @@ class Manifest(BaseModel):
     driver_minimum: int | None
     compute_capabilities: list[str]
     patches: list[str]
-    jit: list[str]  # MODULE:FUNCTION, generators of the kernels that every server compiles: see pd-jit
+    # generators of kernels that every server compiles, see pd-jit; {head}, {key_bytes} and {value_bytes} stand for
+    # numbers of the model, where it keeps keys and values in bfloat16
+    jit: list[str]
     system_packages: list[str]
     spelling: Spelling
     renamed: dict[str, str]  # options of the releases before it -> what they are called now

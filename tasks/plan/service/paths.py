@@ -29,7 +29,6 @@ PROBE_UNIT = "sglang-pd-probe.service"  # transient: measures between GPUs, whil
 RESUME = "sglang-pd-resume.service"  # transient: brings back what served, where the run that stopped it breaks off
 DEVICES = "sglang-pd-devices.service"  # comes before each start of a server on GPUs
 BENCH_UNIT = "sglang-pd-bench.service"  # transient: measures the service under load
-JIT_UNIT = "sglang-pd-jit.service"  # transient: compiles ahead
 WATCHDOG = "sglang-pd-watchdog.service"  # asks, and restarts what is at fault
 WATCHDOG_RUN = "sglang-pd-watchdog"  # its folder below /run
 ROUND_LOCK = f"/run/{WATCHDOG_RUN}/round"  # held by the watchdog while it asks, or by who wants to be alone
