@@ -7,9 +7,10 @@ Eight answers stream; once each has begun, the command breaks something. Prints 
   again       what was said to new requests until one was answered: {text: how many}
   again_s     seconds from the fault until a new request was answered
 Standard library only, and it travels as text. In the environment: PD_API_KEY, sent as the key; TOKENS of each answer
-(1500).
+(1500), WORDS of each prompt (400).
 
-exit codes: 0 answered again; 1 not within the limit; 2 wrong usage; 3 no answer before the fault; 4 the command failed
+exit codes: 0 answered again; 1 not within the limit; 2 wrong usage; 3 no answer before the fault; 4 the command
+failed, or an answer ended before it
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from collections import Counter
 
 CLIENTS = 8
 TOKENS = int(os.environ.get("TOKENS", "1500"))
+WORDS = int(os.environ.get("WORDS", "400"))
 LIMIT_S = 600.0
 POLL_S = 0.25
 ANSWER_S = 10.0  # limit of one of the new requests
@@ -48,7 +50,7 @@ class Client(threading.Thread):
 
     def __init__(self, url: str, model: str, number: int) -> None:
         super().__init__(daemon=True)
-        self.asking = (url, model, f"word {number} " * 200)
+        self.asking = (url, model, f"word {number} " * (WORDS // 2))
         self.begun = threading.Event()  # the first token is there, or there will be none
         self.error = ""
         self.whole = False
@@ -102,6 +104,9 @@ def main(words: list[str]) -> int:
         client.start()
     for client in clients:
         client.begun.wait()
+    if ended := [client.error or "whole" for client in clients if client.ended]:
+        print(f"ended before anything is broken: {', '.join(ended)}", file=sys.stderr)
+        return 4
     broken = time.monotonic()
     if subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr).returncode:
         return 4

@@ -31,7 +31,7 @@ PAGE = REPOSITORY / "docs/reliability.md"
 BEGIN, END = "<!-- crashes: written by python -m tests.node.crashes --write -->", "<!-- crashes end -->"
 CLIENT = REPOSITORY / "tests/gpu/under_fault.py"
 URL, MODEL = "http://127.0.0.1:8000", "rehearsal"
-TOKENS = 600  # of each answer: some seconds on a CPU, within the context of the rehearsal's model
+TOKENS, WORDS = 400, 20  # of each answer and prompt: eight of them fit into the KV cache of the rehearsal's model
 WHOLE_S = 600.0  # until the service is whole again after a fault
 LIMIT_S = 30  # watchdog_limit
 
@@ -74,7 +74,9 @@ FAULTS = [
 
 def measured(node: Node, fault: Fault) -> dict[str, Any]:
     """What clients saw; {"failed": why} where nothing was measured."""
-    line = shlex.join(["env", f"TOKENS={TOKENS}", "python3", "-", URL, MODEL, "sh", "-c", fault.command])
+    line = shlex.join(
+        ["env", f"TOKENS={TOKENS}", f"WORDS={WORDS}", "python3", "-", URL, MODEL, "sh", "-c", fault.command]
+    )
     ran = node.run(line, text=CLIENT.read_text(), timeout=900)
     if fault.mend:
         node.run(fault.mend)
