@@ -1,13 +1,13 @@
 """What users see when something breaks under load: python3 under_fault.py URL MODEL COMMAND..., as root on the host.
 
-Eight answers stream; once each has begun, the command breaks something. Prints JSON:
-  answered    how many of the eight were whole nevertheless
-  ended_s     seconds from the fault until the last of the eight ended, whole or with an error
+Some answers stream; once each has begun, the command breaks something. Prints JSON:
+  answered    how many of them were whole nevertheless
+  ended_s     seconds from the fault until the last of them ended, whole or with an error
   errors      what the others got: {text: how many}
   again       what was said to new requests until one was answered: {text: how many}
   again_s     seconds from the fault until a new request was answered
-Standard library only, and it travels as text. In the environment: PD_API_KEY, sent as the key; TOKENS of each answer
-(1500), WORDS of each prompt (400).
+Standard library only, and it travels as text. In the environment: PD_API_KEY, sent as the key; CLIENTS (8),
+TOKENS of each answer (1500), WORDS of each prompt (400).
 
 exit codes: 0 answered again; 1 not within the limit; 2 wrong usage; 3 no answer before the fault; 4 the command
 failed, or an answer ended before it
@@ -26,7 +26,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 
-CLIENTS = 8
+CLIENTS = int(os.environ.get("CLIENTS", "8"))
 TOKENS = int(os.environ.get("TOKENS", "1500"))
 WORDS = int(os.environ.get("WORDS", "400"))
 LIMIT_S = 600.0

@@ -1,6 +1,6 @@
 """What clients see when something breaks, measured on a simulated host: python -m tests.node.crashes
 
-A host is deployed as users deploy, with a watchdog_limit of 30 s. Then one fault after the other is made while eight
+A host is deployed as users deploy, with a watchdog_limit of 30 s. Then one fault after the other is made while four
 answers stream (tests/gpu/under_fault.py), and each is waited out until the service is whole again. The table, one row a
 fault, goes to the terminal; --write puts it into docs/reliability.md, with the day and the machine.
 
@@ -31,7 +31,7 @@ PAGE = REPOSITORY / "docs/reliability.md"
 BEGIN, END = "<!-- crashes: written by python -m tests.node.crashes --write -->", "<!-- crashes end -->"
 CLIENT = REPOSITORY / "tests/gpu/under_fault.py"
 URL, MODEL = "http://127.0.0.1:8000", "rehearsal"
-TOKENS, WORDS = 400, 20  # of each answer and prompt: eight of them fit into the KV cache of the rehearsal's model
+CLIENTS, TOKENS, WORDS = 4, 600, 20  # as many as the KV cache of the rehearsal's model holds at once
 WHOLE_S = 600.0  # until the service is whole again after a fault
 LIMIT_S = 30  # watchdog_limit
 
@@ -75,7 +75,19 @@ FAULTS = [
 def measured(node: Node, fault: Fault) -> dict[str, Any]:
     """What clients saw; {"failed": why} where nothing was measured."""
     line = shlex.join(
-        ["env", f"TOKENS={TOKENS}", f"WORDS={WORDS}", "python3", "-", URL, MODEL, "sh", "-c", fault.command]
+        [
+            "env",
+            f"CLIENTS={CLIENTS}",
+            f"TOKENS={TOKENS}",
+            f"WORDS={WORDS}",
+            "python3",
+            "-",
+            URL,
+            MODEL,
+            "sh",
+            "-c",
+            fault.command,
+        ]
     )
     ran = node.run(line, text=CLIENT.read_text(), timeout=900)
     if fault.mend:
@@ -104,7 +116,7 @@ def row(fault: Fault, seen: Mapping[str, Any]) -> str:
         return f"| {fault.name} | not measured | | | |"
     again = f"{seen['again_s']:.0f}" if seen["again_s"] is not None else "not within 600"
     lost = sum(seen["errors"].values())
-    return f"| {fault.name} | {again} | {lost} of 8 | {told(seen['errors'])} | {told(seen['again'])} |"
+    return f"| {fault.name} | {again} | {lost} of {CLIENTS} | {told(seen['errors'])} | {told(seen['again'])} |"
 
 
 def table(rows: list[str], commit: str) -> str:
