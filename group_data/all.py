@@ -145,7 +145,9 @@ router_metrics_host = "127.0.0.1"  # address to serve metrics on; beyond loopbac
 router_metrics_port = 29001  # TCP
 # Networks that may reach router and metrics beyond loopback, such as ["10.1.0.0/16"]; [] = whoever reaches the port
 router_clients = []
-router_policy = "cache_aware"  # how a server is chosen: cache_aware, round_robin, random or power_of_two
+# How a server is chosen: cache_aware, round_robin, random or power_of_two. Decode servers keep no prefix cache: with
+# cache_aware they take turns; router_arguments = ["--decode-policy", "power_of_two"] and the like changes that.
+router_policy = "cache_aware"
 router_health_interval = 2  # seconds between two health checks of a server
 router_health_failures = 2  # failed checks in a row until a server counts as down
 router_health_successes = 1  # good checks in a row until it counts as up again

@@ -12,7 +12,7 @@ from tests.plan.builders import TWO_SOCKETS, catalogue_plan, defaults, hardware,
 # The model's profile says these; a user may know better, and nothing else in the plan depends on them.
 LEFT_TO_USERS = {
     "--quantization", "--dtype", "--attention-backend", "--moe-runner-backend", "--reasoning-parser",
-    "--tool-call-parser", "--uvicorn-access-log-exclude-prefixes",
+    "--tool-call-parser", "--uvicorn-access-log-exclude-prefixes", "--decode-policy",
 }  # fmt: skip
 OF_LAYOUT = {"prefill": "pd", "decode": "pd", "server": "single", "router": "pd"}
 
