@@ -12,7 +12,7 @@ define part
 @$(VENV)/bin/pyinfra -y --limit '$(HOST)' $(or $(INVENTORY),inventory.py) $(1) $(foreach setting,$(DATA),--data '$(setting)')
 endef
 
-.PHONY: help rehearse record test test-without-servers test-units test-hosts test-install test-servers test-release test-faults test-kernels lint bench bench-serving verify stop start restart rollback logs bundle remove drift lock wheelhouse node-down clean
+.PHONY: help rehearse record test test-without-servers test-units test-hosts test-install test-servers test-release test-faults test-fleet test-kernels lint bench bench-serving verify stop start restart rollback logs bundle remove drift lock wheelhouse node-down clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -53,6 +53,9 @@ else ifdef PART
 else
 	@FAULTS=$(or $(FAULTS),20) SEED=$(or $(SEED),$(shell date +%s)) $(VENV)/bin/python -m pytest tests/node/test_faults.py tests/node/test_parts.py tests/node/test_revisions.py tests/node/test_take_back.py tests/node/test_upgrade.py tests/node/test_watchdog.py tests/node/test_model_of_ones_own.py
 endif
+
+test-fleet: $(SUITE) packages ## several hosts that serve together, and what happens to them with people on it; HOSTS=2, 3 or 4
+	@FLEET=1 HOSTS=$(or $(HOSTS),4) $(VENV)/bin/python -m pytest -s tests/node/test_fleet.py
 
 test-kernels: $(KERNELS) ## test the GPU kernels alone, in Triton's interpreter and compiled for sm_120; no GPU needed
 	@.venv-kernels/bin/python -m pytest tests/kernels -W ignore::DeprecationWarning

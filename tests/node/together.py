@@ -44,6 +44,10 @@ class Service:
     def router(self) -> Node:
         return self.of("router")[0]
 
+    def without(self, node: Node) -> Service:
+        """The same service before a node joined it, or after it left."""
+        return Service(tuple(one for one in self.nodes if one is not node), self.roles)
+
     def __str__(self) -> str:
         said = [f"{node.name} ({', '.join(self.roles[node.name])})" for node in self.nodes if self.roles]
         return ", ".join(said)

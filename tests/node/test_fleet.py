@@ -1,0 +1,254 @@
+"""Several hosts that serve together: two of prefill, two of decode, and people on it while something happens.
+
+It takes minutes, and a machine without other load: make test-fleet.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.node import together
+from tests.node.asking import CONFIG, answer, out
+from tests.node.deploying import deploy, provisioned
+from tests.node.node import REPOSITORY, STORE, Node
+from tests.node.process import remove_tree
+from tests.node.single import counters, grown
+from tests.node.steady import Steady, steady
+from tests.node.together import Service
+from tests.node.waiting import until
+
+HOSTS = int(os.environ.get("HOSTS", "4"))
+LIMIT = 300.0  # seconds, on a machine that does other things meanwhile
+WORKERS = f"{CONFIG}/workers.json"
+ROUTER = "sglang-pd-router.service"
+pytestmark = pytest.mark.skipif("FLEET" not in os.environ, reason="takes minutes: make test-fleet")
+QUESTION = "What is 17*23? Answer with the number only."
+
+
+@dataclass(frozen=True)
+class Grown:
+    service: Service
+    client: Steady  # what it saw while the last host joined
+
+
+@pytest.fixture(scope="module")
+def grown_fleet() -> Iterator[Grown]:
+    """Hosts that serve together, the last of which joins while a client asks the others.
+
+    The release is built once: all begin with the disk of the host that built it.
+    """
+    made = together.service(f"fleet-{os.getpid()}", HOSTS)
+    builder, kept = Node(f"builder-{os.getpid()}"), f"built-{os.getpid()}"
+    try:
+        builder.up()
+        built = deploy(builder, "-y", operations="tests/node/install.py", router="smg")
+        assert built.status == 0, built.output
+        builder.keep(kept)
+        for node in made.nodes:
+            node.up(kept)
+        first = made if HOSTS == 2 else made.without(made.nodes[-1])
+        provisioned(first)
+        with steady(made.router) as client:
+            client.answers_more()
+            began = time.time()
+            provisioned(made)
+            client.answers_more()
+        print(f"the last host joined in {time.time() - began:.0f} s: {client}")
+        yield Grown(made, client)
+    finally:
+        for node in (builder, *made.nodes):
+            node.down()
+        if (STORE / kept).exists():
+            remove_tree(STORE / kept)
+
+
+@pytest.fixture
+def fleet(grown_fleet: Grown) -> Service:
+    return grown_fleet.service
+
+
+def workers(fleet: Service) -> list[dict[str, object]]:
+    listed: list[dict[str, object]] = json.loads(out(fleet.router, f"cat {WORKERS}"))["workers"]
+    return listed
+
+
+def retried(fleet: Service) -> int:
+    """Requests that the router sent once more, since it started."""
+    text = out(
+        fleet.router,
+        "python3 -c 'import urllib.request as u; print(u.urlopen(\"http://127.0.0.1:29001/metrics\").read().decode())'",
+    )
+    counted = (line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("smg_worker_retries_total"))
+    return sum(int(float(count)) for name, count in counted if 'worker_type="decode"' in name)
+
+
+def is_active(node: Node, unit: str) -> bool:
+    return node.run(f"systemctl is-active -q {unit}").returncode == 0
+
+
+def is_reached(node: Node, address: str, port: int) -> bool:
+    return node.run(f"timeout 3 bash -c '</dev/tcp/{address}/{port}'").returncode == 0
+
+
+def answers_alike(client: Steady) -> None:
+    """Whichever servers answered: the same question has the same answer."""
+    assert client.asked
+    for prompt in {one.prompt for one in client.asked}:
+        assert len(client.answers_of(prompt)) <= 1, client.answers_of(prompt)
+
+
+def spread(fleet: Service) -> dict[str, dict[str, int]]:
+    """What each worker counts while 24 different questions are asked one after the other."""
+    before = counters(fleet.router)
+    for number in range(24):
+        answer(fleet.router, f"Repeat: {chr(97 + number)} {number * 7919}", tokens=4)
+    return grown(before, counters(fleet.router))
+
+
+def test_a_host_that_joins_disturbs_nobody(grown_fleet: Grown) -> None:
+    assert grown_fleet.client.failed == [], str(grown_fleet.client)
+    answers_alike(grown_fleet.client)
+
+
+def test_every_worker_answers_and_a_second_run_changes_nothing(fleet: Service) -> None:
+    assert len(workers(fleet)) == len(fleet.of("prefill")) + len(fleet.of("decode"))
+    again = deploy(fleet, "-y")
+    assert (again.status, again.changed) == (0, []), again.output
+    counted = spread(fleet)
+    assert [sum(of_role.values()) for of_role in counted.values()] == [24, 24], counted
+    assert all(count for of_role in counted.values() for count in of_role.values()), counted
+
+
+def test_a_stranger_in_the_network_reaches_no_worker_and_the_others_do(fleet: Service) -> None:
+    stranger, peer = Node(f"stranger-{os.getpid()}"), fleet.router
+    try:
+        stranger.up()
+        for node in fleet.nodes[1:]:
+            assert is_reached(stranger, node.address, 22), "it could reach the host at all"
+            ports = [int(line.split(":")[-1]) for line in out(node, "ss -Hltn | awk '{print $4}'").splitlines()]
+            ours = [port for port in ports if port != 22]
+            assert len(ours) > 5
+            assert [port for port in ours if is_reached(stranger, node.address, port)] == []
+            (port,) = [port for port in ports if port in (30000, 30001)]
+            assert is_reached(peer, node.address, port)
+    finally:
+        stranger.down()
+
+
+def test_a_file_that_somebody_broke_stops_nobody_and_the_next_run_mends_it(fleet: Service) -> None:
+    good, pid = out(fleet.router, f"cat {WORKERS}"), out(fleet.router, f"systemctl show -p MainPID --value {ROUTER}")
+    with steady(fleet.router) as client:
+        out(fleet.router, f"echo garbage >{WORKERS}")
+        refused = f"journalctl -q -u {ROUTER} -n 200 | grep -q 'keeping the last good manifest'"
+        until(lambda: fleet.router.run(refused).returncode == 0, "the router has seen it", 30)
+        client.answers_more()
+        mended = deploy(fleet, "-y")
+        assert mended.status == 0, mended.output
+        assert mended.changed == [f"Launch | File {WORKERS}"], mended.changed
+        client.answers_more()
+    assert client.failed == [], str(client)
+    assert out(fleet.router, f"cat {WORKERS}") == good
+    assert out(fleet.router, f"systemctl show -p MainPID --value {ROUTER}") == pid, "the router went on"
+    answers_alike(client)
+
+
+def test_a_router_that_is_restarted_serves_as_soon_as_it_is_active(fleet: Service) -> None:
+    with steady(fleet.router) as client:
+        client.answers_more()
+        began = time.time()
+        out(fleet.router, f"systemctl restart {ROUTER}")
+        active = time.time()
+        client.answers_more()
+    print(f"router restarted: {active - began:.1f} s; {client}")
+    assert [one for one in client.failed if not one.in_flight(began, active)] == [], str(client)
+    answers_alike(client)
+
+
+@pytest.mark.skipif(HOSTS < 3, reason="takes a second decode host")
+def test_a_decode_server_that_is_down_is_left_out_and_taken_back(fleet: Service) -> None:
+    """Also by a router that starts meanwhile: it does not wait for the server that is down."""
+    down = fleet.of("decode")[-1]
+    unit = "sglang-pd-decode.service"
+    with steady(fleet.router) as client:
+        client.answers_more()
+        began = time.time()
+        out(down, f"systemctl stop {unit}")
+        stopped = time.time()
+        client.answers_more(8)
+        retries = retried(fleet)
+    print(f"decode stopped: {stopped - began:.1f} s; the router tried {retries} times again; {client}")
+    assert [one for one in client.failed if not one.in_flight(began, stopped + 1)] == [], str(client)
+    out(fleet.router, f"systemctl restart {ROUTER}")
+    assert answer(fleet.router, QUESTION) == "391"
+    out(down, f"systemctl start {unit}")
+    url = f"http://{down.address}:30001/metrics"
+    until(lambda: _counts(fleet, url), "the server gets requests again", LIMIT)
+
+
+def _counts(fleet: Service, url: str) -> bool:
+    """Whether a decode server is given any of the next questions."""
+    before = counters(fleet.router)
+    for number in range(8):
+        answer(fleet.router, f"Repeat: {time.time_ns()} {number}", tokens=2)
+    return grown(before, counters(fleet.router))["decode"][url] > 0
+
+
+@pytest.mark.skipif(HOSTS < 3, reason="takes a second decode host")
+def test_a_decode_host_that_loses_power_costs_what_was_in_flight_on_it(fleet: Service) -> None:
+    lost = fleet.of("decode")[-1]
+    with steady(fleet.router) as client:
+        client.answers_more()
+        tried, began = retried(fleet), time.time()
+        lost.power_cut()
+        cut = time.time()
+        client.answers_more(8)
+        retries = retried(fleet) - tried
+        until(lambda: is_active(lost, "sglang-pd-decode.service"), "decode is back", LIMIT)
+        back = time.time()
+        client.answers_more(8)
+    print(f"power cut: decode back after {back - began:.1f} s; the router tried {retries} times again; {client}")
+    assert [one for one in client.failed if not one.in_flight(began, cut)] == [], str(client)
+    answers_alike(client)
+    again = deploy(fleet, "-y")
+    assert again.status == 0, again.output
+
+
+def test_one_host_of_a_service_alone_is_deployed_while_the_others_serve(fleet: Service) -> None:
+    last = fleet.nodes[-1]
+    one = deploy(fleet, "-y", "--limit", last.name)
+    assert (one.status, one.changed) == (0, []), one.output
+    assert "--limit leaves out" in one.output
+
+
+def test_a_limit_that_leaves_out_what_does_not_serve_is_refused_before_anything_changes(fleet: Service) -> None:
+    down, last = fleet.of("decode")[0], fleet.nodes[-1]
+    limited = fleet.router.name if down is last else last.name
+    out(down, "systemctl stop sglang-pd-decode.service")
+    try:
+        refused = deploy(fleet, "-y", "--limit", limited, decode_mem_fraction=0.61)
+        assert refused.status != 0 and "Traceback" not in refused.output
+        assert (
+            f"--limit leaves out {down.name}, and its decode does not serve at http://{down.address}:30001"
+            in refused.output
+        )
+    finally:
+        out(down, "systemctl start sglang-pd-decode.service")
+    after = deploy(fleet, "-y")
+    assert (after.status, after.changed) == (0, []), after.output
+
+
+def test_two_bare_hosts_serve_together() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.node.rehearse", "--hosts", "2"], cwd=REPOSITORY, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-6000:]
+    assert "rehearsal ok: rehearsal-1 (prefill, router), rehearsal-2 (decode): " in ran.stdout.splitlines()[-1]
