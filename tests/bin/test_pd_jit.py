@@ -51,6 +51,8 @@ class Held(Spec):
         (FOLDER / "held").read_text()  # waits as long as it is a pipe that nobody writes to
         super().build(verbose)
 def gen_held(): return Held("held")
+def crash(how):
+    os._exit(how) if how else (FOLDER / "held").read_text()
 def gen_broken(): return Spec("broken", "fatal error: cuda_runtime.h: No such file or directory")
 """
 
@@ -109,6 +111,23 @@ def test_one_with_arguments_that_does_not_compile_is_left_to_the_servers(workspa
     assert code == 0
     assert "kernels:compile_now(128, 'float8'): left to the servers: float8" in said
     assert "kernels:gen_norm: compiled" in said
+
+
+def test_a_guess_that_ends_its_process_takes_no_other_kernel_with_it(workspace: Path) -> None:
+    shutil.copy(next(Path("/lib").glob("*/libm.so.6")), workspace / "libcuda.so.1")
+    words = ["kernels:crash(134)", "kernels:gen_norm"]  # as abort() ends it
+    code, said = jit(workspace, *words, inside=False, LD_LIBRARY_PATH=str(workspace))
+    assert code == 0 and (workspace / "cache/norm.so").exists(), said
+    assert "ended with 134, left to the servers: kernels:crash(134)" in said
+
+
+@pytest.mark.parametrize(("name", "code"), [("kernels:crash(0)", 0), ("kernels:gen_held", 1)])
+def test_one_that_does_not_end_is_ended(workspace: Path, name: str, code: int) -> None:
+    shutil.copy(next(Path("/lib").glob("*/libm.so.6")), workspace / "libcuda.so.1")
+    os.mkfifo(workspace / "cache/held")
+    ended, said = jit(workspace, "--limit", "1", name, inside=False, LD_LIBRARY_PATH=str(workspace))
+    assert ended == code and "not done within 1 s" in said
+    assert ("left to the servers: kernels:crash(0)" in said) == (code == 0)
 
 
 @pytest.mark.parametrize("knows", [True, False])
