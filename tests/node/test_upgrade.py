@@ -49,7 +49,7 @@ def test_the_first_upgrade_is_taken_back_where_it_fails(taken_over: Node, monkey
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout
-    lying = "find /etc/sglang-pd /etc/systemd/system /opt/sglang-pd/bin -type f ! -name probe-stale ! -name probe.json"
+    lying = "find /etc/sglang-pd /etc/systemd/system /opt/sglang-pd/bin -type f ! -name probe-stale ! -name '*.pyc'"
     files = f"{lying} | sort | xargs sha256sum; readlink /opt/sglang-pd/current"
     before = out(node, files)
     assert "api-key.env" in before
