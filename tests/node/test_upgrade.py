@@ -23,8 +23,17 @@ KEPT = "stat -c '%n %i %Y' /opt/sglang-pd/releases/* /opt/sglang-pd/cache/uv /va
 
 @pytest.fixture(scope="module")
 def taken_over() -> Iterator[Node]:
+    yield from earlier_host("earlier")
+
+
+@pytest.fixture
+def another() -> Iterator[Node]:
+    yield from earlier_host("another")
+
+
+def earlier_host(name: str) -> Iterator[Node]:
     """A host as commit 7060253 left it, with its servers running."""
-    node = Node(f"earlier-{os.getpid()}")
+    node = Node(f"{name}-{os.getpid()}")
     try:
         try:
             kept = earlier.deployed(earlier.FIRST)
@@ -39,9 +48,9 @@ def taken_over() -> Iterator[Node]:
 
 
 @pytest.mark.skipif("FAULTS" not in os.environ, reason="takes minutes: make test-faults")
-def test_the_first_upgrade_is_taken_back_where_it_fails(taken_over: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_upgrade_is_taken_back_where_it_fails(another: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """That commit kept nothing of what passed: it comes back as it was found, its tools and its API key included."""
-    node, changes = taken_over, {"decode_arguments": '["--tokenizer-path", "/nowhere"]'}
+    node, changes = another, {"decode_arguments": '["--tokenizer-path", "/nowhere"]'}
     monkeypatch.setenv("PD_TEST_KEY", "of-an-earlier-commit")
     keyed = command_line("-y", router_api_key_env="PD_TEST_KEY")
     ran = subprocess.run(
