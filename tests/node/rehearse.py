@@ -143,9 +143,10 @@ def compare(played: Service) -> str:
     """
     node = played.router
     asked = single.prompts()[:COMPARED]
-    before = single.counters(node)
-    apart = [asking.answer(node, prompt) for prompt in asked]
-    counted = single.grown(before, single.counters(node))
+    with single.unwatched(*played.nodes):
+        before = single.counters(node)
+        apart = [asking.answer(node, prompt) for prompt in asked]
+        counted = single.grown(before, single.counters(node))
     for role, workers in counted.items():
         say(f"    {role} answered {', '.join(f'{count} at {url}' for url, count in workers.items())}")
         if sum(workers.values()) != len(asked) or not all(workers.values()):

@@ -6,9 +6,11 @@ import json
 import random
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
+from tasks.plan.service.paths import ROUND_LOCK
 from tests.node.asking import CONFIG, out
 from tests.node.found import PROXIES
 from tests.node.node import Node
@@ -71,6 +73,28 @@ def single_server(node: Node) -> Iterator[int]:
         yield PORT
     finally:
         node.run(f"systemctl stop {UNIT}")
+
+
+@contextmanager
+def unwatched(*nodes: Node) -> Iterator[None]:
+    """No watchdog of these hosts asks anything meanwhile: servers would count its questions among a test's."""
+    with ExitStack() as held:
+        for node in nodes:
+            held.enter_context(_unwatched(node))
+        yield
+
+
+@contextmanager
+def _unwatched(node: Node) -> Iterator[None]:
+    hold = f"flock {ROUND_LOCK} sh -c 'echo held; exec cat'"
+    process = subprocess.Popen([*node.ssh_command(), hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin and process.stdout
+    try:
+        assert process.stdout.readline() == "held\n", f"the lock of the watchdog's rounds on {node.name} is not held"
+        yield
+    finally:
+        process.stdin.close()
+        process.wait()
 
 
 def counters(node: Node) -> dict[str, dict[str, float]]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from tests.node.asking import answer
 from tests.node.node import Node
-from tests.node.single import counters, grown, prompts, single_server
+from tests.node.single import counters, grown, prompts, single_server, unwatched
 from tests.node.waiting import until
 
 
 def test_answers_are_those_of_a_single_server(served: Node) -> None:
     asked = prompts()
-    with single_server(served) as port:
+    with single_server(served) as port, unwatched(served):
         before = counters(served)
         apart = [answer(served, prompt) for prompt in asked]
         streamed = [answer(served, prompt, stream=True) for prompt in asked]

@@ -20,7 +20,7 @@ from tests.node.asking import CONFIG, answer, out
 from tests.node.deploying import deploy, provisioned
 from tests.node.node import REPOSITORY, STORE, Node
 from tests.node.process import remove_tree
-from tests.node.single import counters, grown
+from tests.node.single import counters, grown, unwatched
 from tests.node.steady import Steady, steady
 from tests.node.together import Service
 from tests.node.waiting import until
@@ -107,10 +107,11 @@ def answers_alike(client: Steady) -> None:
 
 def spread(fleet: Service) -> dict[str, dict[str, int]]:
     """What each worker counts while 24 different questions are asked one after the other."""
-    before = counters(fleet.router)
-    for number in range(24):
-        answer(fleet.router, f"Repeat: {chr(97 + number)} {number * 7919}", tokens=4)
-    return grown(before, counters(fleet.router))
+    with unwatched(*fleet.nodes):
+        before = counters(fleet.router)
+        for number in range(24):
+            answer(fleet.router, f"Repeat: {chr(97 + number)} {number * 7919}", tokens=4)
+        return grown(before, counters(fleet.router))
 
 
 def test_a_host_that_joins_disturbs_nobody(grown_fleet: Grown) -> None:
@@ -195,10 +196,11 @@ def test_a_decode_server_that_is_down_is_left_out_and_taken_back(fleet: Service)
 
 def _counts(fleet: Service, url: str) -> bool:
     """Whether a decode server is given any of the next questions."""
-    before = counters(fleet.router)
-    for number in range(8):
-        answer(fleet.router, f"Repeat: {time.time_ns()} {number}", tokens=2)
-    return grown(before, counters(fleet.router))["decode"][url] > 0
+    with unwatched(*fleet.nodes):
+        before = counters(fleet.router)
+        for number in range(8):
+            answer(fleet.router, f"Repeat: {time.time_ns()} {number}", tokens=2)
+        return grown(before, counters(fleet.router))["decode"][url] > 0
 
 
 @pytest.mark.skipif(HOSTS < 3, reason="takes a second decode host")

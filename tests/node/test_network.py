@@ -83,7 +83,7 @@ def test_a_host_that_ignores_filters_is_told_of_and_what_others_can_reach_there_
         out(served, "rm /usr/local/bin/systemd-run")
     assert result.status != 0 and "Traceback" not in result.output
     assert "host/filter/enforced: not enforced: systemd ignores IPAddressDeny here" in result.output
-    faults = [line for line in result.output.splitlines() if "listens on" in line]
+    faults = [line for line in result.output.splitlines() if "listens on" in line and "[rehearsal]" in line]
     assert len(faults) == len(STORES), faults
     for port, name in STORES.items():
         (line,) = [line for line in faults if f"{name}: pid " in line]
