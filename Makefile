@@ -5,6 +5,7 @@ INTERPRETER := $(if $(filter 3.%,$(PYTHON)),python3,$(PYTHON))# `make wheelhouse
 VENV := .venv
 SUITE := $(VENV)/.complete
 KERNELS := .venv-kernels/.complete
+PEERS := .venv-peers/.complete
 
 # A part of the playbook on one host: pyinfra with the module that does it
 define part
@@ -12,7 +13,7 @@ define part
 @$(VENV)/bin/pyinfra -y --limit '$(HOST)' $(or $(INVENTORY),inventory.py) $(1) $(foreach setting,$(DATA),--data '$(setting)')
 endef
 
-.PHONY: help rehearse record test test-without-servers test-units test-hosts test-install test-servers test-release test-faults test-fleet test-kernels lint bench bench-serving verify stop start restart rollback logs bundle remove drift lock wheelhouse node-down clean
+.PHONY: help rehearse record test test-without-servers test-units test-hosts test-install test-servers test-release test-faults test-fleet test-kernels lint bench bench-peers bench-serving verify stop start restart rollback logs bundle remove drift lock wheelhouse node-down clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -69,6 +70,9 @@ lint: $(SUITE) shellcheck ## check the code: ruff, mypy --strict on tasks/, tool
 bench: $(SUITE) packages ## measure a run on a simulated host: seconds and commands; ROUNDS=N
 	@$(VENV)/bin/python -m tests.node.bench
 
+bench-peers: $(SUITE) $(PEERS) packages ## measure a run with nothing to change beside an Ansible playbook of the same state; ROUNDS=N
+	@$(VENV)/bin/python -m tests.node.bench_peers .venv-peers/bin/ansible-playbook
+
 bench-serving: $(SUITE) ## measure the running service under load: HOST=NAME; LAYOUT, LOADS=256/128, CONCURRENCY=1,16, RATES=1,2,4, LIMITS=450/40, REPEATS=3, INVENTORY, DATA="A=1 B=2" as deployed
 	@test -n "$(HOST)" || { echo 'make bench-serving HOST=NAME: a host of $(or $(INVENTORY),inventory.py)' >&2; exit 2; }
 	@$(VENV)/bin/pyinfra -y --limit '$(HOST)' $(or $(INVENTORY),inventory.py) tasks.bench.serving \
@@ -124,6 +128,11 @@ $(SUITE): pyproject.toml
 $(KERNELS): tests/kernels/requirements.txt
 	@$(INTERPRETER) -m venv .venv-kernels
 	@.venv-kernels/bin/pip install -q --disable-pip-version-check -r $<
+	@touch $@
+
+$(PEERS): tests/node/peers.txt
+	@$(INTERPRETER) -m venv .venv-peers
+	@.venv-peers/bin/pip install -q --disable-pip-version-check -r $<
 	@touch $@
 
 .PHONY: packages browser gpg promtool shellcheck
