@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import select
 import subprocess
 from collections.abc import Iterable, Mapping
 
@@ -316,7 +317,7 @@ def at_a_terminal(checkout: Checkout, *arguments: str) -> str:
     os.close(theirs)
     output, answered = "", 0
     try:
-        while said := read(ours):
+        while said := read(ours, process):
             output += said
             os.write(ours, b"\n" * (output.count("Press enter") - answered))
             answered = output.count("Press enter")
@@ -327,12 +328,17 @@ def at_a_terminal(checkout: Checkout, *arguments: str) -> str:
     return output
 
 
-def read(descriptor: int) -> str:
-    """What a terminal says next, "" when its last process has left it."""
-    try:
-        return os.read(descriptor, 65536).decode(errors="replace")
-    except OSError:
-        return ""
+def read(terminal: int, process: subprocess.Popen[bytes]) -> str:
+    """What a terminal says next, "" once the process has left it: it was seen to stay open behind it."""
+    while True:
+        ended = process.poll() is not None
+        if select.select([terminal], [], [], 0 if ended else 1)[0]:
+            try:
+                return os.read(terminal, 65536).decode(errors="replace")
+            except OSError:
+                return ""
+        if ended:
+            return ""
 
 
 def test_whoever_presses_enter_at_every_question_gets_no_router_over_a_failed_worker(checkout: Checkout) -> None:

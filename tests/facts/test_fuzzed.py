@@ -17,12 +17,15 @@ from pyinfra.api import FactBase
 
 from tasks.facts import (
     answers,
+    bundle,
     driver,
     existing,
     hardware,
     history,
     listeners,
+    logs,
     model,
+    network,
     passed,
     paths,
     planned,
@@ -30,6 +33,7 @@ from tasks.facts import (
     recording,
     runs,
     secret,
+    serving,
     system,
     units,
 )
@@ -38,7 +42,9 @@ from tasks.facts import release as releases
 from tasks.facts.recording import section_of
 from tasks.plan import checks, files
 from tasks.plan.driver import steps
-from tasks.plan.errors import PlanError
+from tasks.plan.errors import PlanError, one_line
+from tasks.plan.fleet import members
+from tasks.plan.fleet.members import Member
 from tasks.plan.host import answers as reading
 from tasks.plan.host import recording as recorded
 from tasks.plan.host.answers import Answer
@@ -48,6 +54,7 @@ from tasks.plan.plan import Plan
 from tasks.plan.proof import judgement
 from tasks.plan.release import existing as adopted
 from tasks.plan.release import history as kept
+from tasks.plan.report.summary import Service
 from tasks.plan.run import record
 from tasks.plan.service import bindings, placement, restarts
 from tests.plan.builders import BOOT, TWO_SOCKETS, measured, plan, settings
@@ -263,6 +270,22 @@ def test_a_kept_proof(text: str) -> None:
 # ---- facts themselves: lines of a shell
 
 
+@play(max_examples=TRIES, deadline=None, suppress_health_check=SLOW)
+@given(st.deferred(lambda: changed_text(ADDRESSES)))
+def test_addresses(text: str) -> None:
+    found = members.addresses(text)
+    by_address, by_name = (Member("gpu-1", "main", ("prefill",), reached, True) for reached in ("10.1.0.1", "eth1"))
+    value_or_lines(lambda: members.resolved(by_address, found))
+    value_or_lines(lambda: members.resolved(by_name, found))
+
+
+@play(max_examples=TRIES, deadline=None, suppress_health_check=SLOW)
+@given(st.deferred(lambda: changed_text(SERVING)))
+def test_what_serves(text: str) -> None:
+    service = Service.read(serving.Serving().process(text.splitlines()))
+    assert service is None or "\n" not in one_line(service.told)
+
+
 def printed(told: Mapping[str, Answer]) -> str:
     """Sections as a host prints them."""
     return "\n".join(
@@ -271,6 +294,14 @@ def printed(told: Mapping[str, Answer]) -> str:
     )
 
 
+ADDRESSES = (
+    "1: lo    inet 127.0.0.1/8 scope host lo\\       valid_lft forever preferred_lft forever\n"
+    "2: eth1@if7    inet 10.1.0.1/24 brd 10.1.0.255 scope global eth1\\       valid_lft forever\n"
+    "2: eth1@if7    inet6 fe80::1/64 scope link \\       valid_lft forever"
+)
+SERVING = (
+    '{"servers": ["prefill", "decode-2"], "routes": true, "model": "x", "url": "http://x", "releases": ["a", null]}'
+)
 FOUND_FILE = (
     f"/etc/x\tfile\t644\troot\troot\t{base64.b64encode(b'text').decode()}\n/opt/x\tdirectory\t755\troot\troot\t"
 )
@@ -300,6 +331,11 @@ FACTS: dict[str, tuple[FactBase[Any], str]] = {
     "lying": (history.Lying(), "/opt/x"),
     "text": (history.Text(), "some text"),
     "in use": (history.InUse(), "/opt/x"),
+    "addresses": (network.Addresses(), ADDRESSES),
+    "healthy": (network.Healthy(), "http://10.1.0.2:30001/health 200\nhttp://[fd00::2]:30000/health "),
+    "serving": (serving.Serving(), SERVING),
+    "logs": (logs.Logs(), "sglang-pd-decode.service: CUDA out of memory: smaller mem_fraction"),
+    "bundle": (bundle.Bundle(), printed(HOST)),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tasks.plan.errors import PlanError, nearest
 from tasks.plan.settings.place import PARTS, ROUTER
@@ -134,14 +135,15 @@ def addresses(text: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
         words = line.split()
-        if (
-            len(words) < 4
-            or words[2] not in ("inet", "inet6")
-            or "link" in words[words.index("scope") + 1 :][:1] * ("scope" in words)
-        ):
+        if len(words) < 4 or words[2] not in ("inet", "inet6") or _after("scope", words) == "link":
             continue
         found.setdefault(words[1].partition("@")[0], []).append(words[3].partition("/")[0])
     return found
+
+
+def _after(word: str, words: Sequence[str]) -> str:
+    """The word behind another, "" where there is none."""
+    return dict(pairwise(words)).get(word, "")
 
 
 def resolved(member: Member, told: Mapping[str, Sequence[str]] | None) -> tuple[str, str]:
