@@ -36,7 +36,7 @@ FILES = (
     "/etc/sysctl.d/*sglang-pd* /etc/needrestart/conf.d/sglang-pd*"
 )
 OUR_OWN = "/etc/sglang-pd/passed.json"  # what a run of ours notes for the next one
-UNITS = ("sglang-pd.target", "sglang-pd-prefill.service", "sglang-pd-decode.service", "sglang-pd-router.service")
+SERVERS = ("prefill", "decode", "router", "watchdog")
 RECAP = re.compile(r"ok=(\d+)\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)")
 
 
@@ -77,8 +77,8 @@ def playbook(node: Node, place: Path) -> list[dict[str, Any]]:
             {"copy": {"src": str(place / one["path"].lstrip("/")), "dest": one["path"], **{k: v for k, v in one.items() if k != "path"}}}
             for one in files
         ),
-        *({"systemd_service": {"name": unit, "enabled": True, "state": "started"}} for unit in UNITS if unit.endswith("target")),
-        *({"systemd_service": {"name": unit, "state": "started"}} for unit in UNITS if unit.endswith("service")),
+        {"systemd_service": {"name": "sglang-pd.target", "enabled": True}},
+        *({"systemd_service": {"name": f"sglang-pd-{name}.service", "state": "started"}} for name in SERVERS),
         *({"uri": {"url": f"http://127.0.0.1:{port}/health"}} for port in (30000, 30001, 8000)),
         {
             "uri": {"url": f"{asked['url']}/v1/chat/completions", "method": "POST", "body_format": "json", "body": body, "return_content": True},
@@ -86,7 +86,13 @@ def playbook(node: Node, place: Path) -> list[dict[str, Any]]:
         },
         {"assert": {"that": [f"{question['expect'].lower()!r} in answer.content.lower()"]}},
     ]  # fmt: skip
-    return [{"hosts": "all", "tasks": tasks}]
+    named = [
+        {"name": f"{module} {of.get('path') or of.get('dest') or of.get('name') or ''}", module: of, **more}
+        for task in tasks
+        for module, of in [next(iter(task.items()))]
+        for more in [{k: v for k, v in task.items() if k != module}]
+    ]
+    return [{"hosts": "all", "tasks": named}]
 
 
 def inventory(node: Node) -> dict[str, Any]:
@@ -108,8 +114,9 @@ def seconds_of_theirs(line: list[str], place: Path) -> tuple[float, int]:
     )
     seconds = time.monotonic() - started
     recap = RECAP.search(ran.stdout)
+    told = [task for task in ran.stdout.split("TASK ") if not re.search(r"\nok: \[node\]", task)]
     if ran.returncode or not recap or recap.groups()[1:] != ("0", "0", "0"):
-        sys.exit(f"the Ansible playbook describes another state:\n{ran.stdout[-3000:]}{ran.stderr[-1000:]}")
+        sys.exit(f"the Ansible playbook describes another state:\n{''.join(told)[-3000:]}{ran.stderr[-1000:]}")
     return seconds, int(recap[1])
 
 
