@@ -74,6 +74,7 @@ def test_stopped_is_stopped_until_somebody_starts_it(served: Node) -> None:
     assert pids(served) == before, "what runs is only asked"
     assert part(served, "upkeep.restart").status == 0
     assert not set(pids(served).values()) & set(before.values())
+    assert deploy(served, "-y", reprove=True).status == 0, "the links were measured before the reboot"
     assert deploy(served, "-y").changed == []
 
 

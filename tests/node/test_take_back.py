@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 
 import pytest
@@ -43,9 +44,9 @@ def test_a_change_whose_gate_fails_is_taken_back(served: Node) -> None:
     assert out(served, f"stat -c '%a %U' {PASSED}") == "600 root"
     failed = deploy(served, "-y", decode_arguments=FAILS)
     assert failed.status != 0
-    said = [line for line in failed.output.splitlines() if "decode: " in line or "the change" in line]
-    assert any("its unit is" in line or "exit" in line for line in said), failed.output
-    assert TAKEN_BACK in said[-1], failed.output
+    why, _, after = failed.output.partition(TAKEN_BACK)
+    assert re.search(r"decode: .*(its unit is|exit)", why), failed.output
+    assert "not done: rehearsal (failed)" in after, failed.output
     serves_as_before(served, before)
 
 
