@@ -15,7 +15,7 @@ hosts = [
 # Hosts that serve together, docs/fleet.md: what each of them plays. A host in none of these lists serves alone.
 prefill = []
 decode = []
-router = []  # a host may be in several lists
+router = []  # a host may be in several lists; the setting `router` is another thing, which package it is
 
 # Makes a group of each host, so that group_data/HOST.py is for that host alone. For a group of several hosts, with its
 # settings in group_data/fleet.py, write groups(hosts, fleet=["gpu-1.example.com", "gpu-2.example.com"]).
