@@ -6,10 +6,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.bin import indexes
 from tests.bin.tools import BIN, GIVE_UP_S, Site, answer, load, run, serving, serving_socket
 
 watchdog = load("pd-watchdog")
@@ -51,11 +54,15 @@ def question(urls: dict[str, str], limit_s: float = 2) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def asked(urls: dict[str, str], limit_s: float = 2) -> Any:
-    ran = subprocess.run(
-        [sys.executable, "-I", BIN / "pd-watchdog", "ask"], input=json.dumps(question(urls, limit_s)).encode(),
-        capture_output=True, timeout=GIVE_UP_S,
+def asking(given: dict[str, Any]) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-I", BIN / "pd-watchdog", "ask"], input=json.dumps(given).encode(), capture_output=True,
+        timeout=GIVE_UP_S,
     )  # fmt: skip
+
+
+def asked(urls: dict[str, str], limit_s: float = 2) -> Any:
+    ran = asking(question(urls, limit_s))
     assert ran.returncode == 0, ran.stderr
     return watchdog.read_round(ran.stdout, UNITS)
 
@@ -106,13 +113,36 @@ def test_a_router_that_hangs(service: dict[str, Site]) -> None:
     assert found.direct
 
 
+class Tls(BaseHTTPRequestHandler):
+    """What a router answers, over TLS."""
+
+    def do_POST(self) -> None:
+        answer(200, COMPLETION)(self)
+
+
+@pytest.mark.parametrize(("known", "is_found"), [("its own", ("answered", 200)), ("another", ("refused", 0))])
+def test_a_certificate_that_is_not_valid_is_no_fault_that_a_restart_mends(
+    service: dict[str, Site], tmp_path: Path, known: str, is_found: tuple[str, int]
+) -> None:
+    public = {name: indexes.certificate(tmp_path / f"{name}.pem", "127.0.0.1") for name in ("its own", "another")}
+    with indexes.serving(Tls, "127.0.0.1", tmp_path / "its own.pem") as port:
+        given = question({**urls(service), "router": f"https://127.0.0.1:{port}"}, GIVE_UP_S)
+        ran = asking({**given, "certificate": str(public[known])})
+    found = watchdog.read_round(ran.stdout, UNITS)
+    assert ((found.answer, found.status), found.router) == (is_found, True)
+
+
+def test_a_certificate_that_cannot_be_read_is_no_round(service: dict[str, Site], tmp_path: Path) -> None:
+    given = question({**urls(service), "router": "https://127.0.0.1:1"})
+    ran = asking({**given, "certificate": str(tmp_path / "nowhere.pem")})
+    assert (ran.returncode, ran.stdout) == (1, b"")
+    assert b"nowhere.pem" in ran.stderr
+
+
 @pytest.mark.parametrize("value", ["nan", "inf", "x", "-5"])
 def test_counters_that_are_no_numbers_are_not_there_or_worth_nothing(service: dict[str, Site], value: str) -> None:
     service[DECODE].answers["/metrics"] = answer(200, f"sglang:prompt_tokens_total {value}\n")
-    told = subprocess.run(
-        [sys.executable, "-I", BIN / "pd-watchdog", "ask"], input=json.dumps(question(urls(service))).encode(),
-        capture_output=True, timeout=GIVE_UP_S,
-    ).stdout  # fmt: skip
+    told = asking(question(urls(service))).stdout
     if value == "-5":
         with pytest.raises(ValueError, match="no number"):
             watchdog.read_round(told, UNITS)
@@ -263,6 +293,20 @@ def test_what_did_not_help_is_followed_by_all_of_it(played: Played) -> None:
     assert "did not help" in verdict.why
 
 
+def test_a_restart_that_helped_is_no_reason_for_a_wider_one_later(played: Played) -> None:
+    """Also where nothing ever tells of the whole service: on one of several hosts, and where the question is refused."""
+    for whole, well in ((True, WELL), (True, WELL._replace(answer="refused", status=401)), (False, HANGS)):
+        played.judge.whole, played.judge.helpless = whole, 1
+        assert played.rounds(well) is None
+        assert played.rounds(well._replace(healthy=frozenset((PREFILL,))), 3).units == (DECODE,)
+        assert played.rounds(WELL) is None
+
+
+def test_that_all_parts_live_is_no_help_where_the_service_hangs(played: Played) -> None:
+    played.judge.helpless = 1
+    assert played.rounds(HANGS, 3).units == (DECODE, PREFILL, ROUTER)
+
+
 def test_until_the_first_answer_after_a_start_the_longer_limit_counts(played: Played) -> None:
     played.judge.rest()
     assert played.rounds(HANGS, 14) is None
@@ -280,6 +324,19 @@ def test_a_host_without_a_router_watches_its_servers() -> None:
     for at in (0.0, EACH, 2 * EACH):
         judge.see(HANGS._replace(router=False, healthy=frozenset()), frozenset((DECODE,)), at, at + EACH)
     assert judge.verdict(frozenset((DECODE,))).units == (DECODE,)
+
+
+def test_what_the_router_refuses_is_said_once_until_it_takes_it_again(capsys: pytest.CaptureFixture[str]) -> None:
+    complaints: set[str] = set()
+    refuses, expired = WELL._replace(answer="refused", status=401), WELL._replace(answer="refused", status=0)
+    for found in (refuses, refuses, expired, WELL, refuses):
+        watchdog.refused(found, complaints)
+    told = [line.partition(": ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert told == [
+        "the router refuses the question: HTTP 401",
+        "the router refuses the question: its certificate is not valid",
+        "the router refuses the question: HTTP 401",
+    ]
 
 
 # ---- its config
