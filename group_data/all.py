@@ -235,7 +235,7 @@ start_on_boot = True  # False = after a reboot the service waits until you start
 # True = the host asks the service a question every few seconds, and kills and restarts what is at fault where it gives
 # no answer; with several hosts, each watches its own servers
 watchdog = True
-watchdog_interval = 10  # seconds from one round of questions to the next
+watchdog_interval = 10  # seconds from one round of questions to the next, 1 to 60
 # Seconds without an answer and without progress until something restarts; 30 or more. Compiling the kernels that sample
 # held a scheduler up for 109 s (H200). Until the first answer after a start warm_up_limit counts, where that is longer.
 watchdog_limit = 180

@@ -205,7 +205,7 @@ class Settings(BaseModel):
     end_strays: bool
     start_on_boot: bool
     watchdog: bool
-    watchdog_interval: Seconds
+    watchdog_interval: Annotated[int, Field(ge=1, le=60)]
     watchdog_limit: Annotated[int, Field(ge=30)]
     watchdog_restarts: Annotated[int, Field(ge=1, le=4)]
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tasks.plan.phases.watchdog import watchdog_config
+from tasks.plan.errors import PlanError
+from tasks.plan.phases.watchdog import LONGEST_ROUND, watchdog_config
 from tasks.plan.plan import Plan
 from tasks.support import render
 from tests.plan.builders import API_KEY, TWO_SOCKETS, catalogue_plan, fleet_plans, hardware
@@ -44,6 +45,15 @@ def test_a_round_is_shorter_than_the_limit_and_the_first_answer_may_take_longer(
 ) -> None:
     config = told(planned(watchdog_limit=limit))
     assert (config["limit_s"], config["round_s"], config["first_limit_s"]) == (limit, round_s, first)
+
+
+def test_systemd_takes_the_pause_between_two_rounds_for_no_hang() -> None:
+    """It is told of life once a round: the longest pause and the longest round, with its child's, are shorter."""
+    unit = render.watchdog(planned(watchdog_interval=60))[0].content.decode()
+    told_within = int(unit.partition("WatchdogSec=")[2].split()[0])
+    assert told_within > 60 + 1.5 * LONGEST_ROUND + 10
+    with pytest.raises(PlanError, match="watchdog_interval"):
+        planned(watchdog_interval=61)
 
 
 def test_hosts_that_serve_together_watch_their_own_parts_alone() -> None:
