@@ -60,13 +60,7 @@ def measure(state: State, host: Host, plan: Plan, serving: Sequence[str]) -> boo
         first = f"systemctl stop {shlex.quote(plan.router.unit)}; " if plan.router else ""
         run_and_log(state, host, f"{first}systemctl stop {shlex.join(serving)}")
     boot = ask(host, f"cat {BOOT_ID}").strip()
-    # posting descriptors costs CPU time: kernels that compile wait meanwhile
-    paused = ask(host, f"systemctl is-active -q {JIT_UNIT} && systemctl freeze {JIT_UNIT} && echo paused")
-    try:
-        run_and_log(state, host, _probe(plan, boot))
-    finally:
-        if paused:
-            ask(host, f"systemctl thaw {JIT_UNIT}")
+    run_and_log(state, host, undisturbed(_probe(plan, boot)))
     user, left = plan.settings.service_user, plan.paths.measuring
     measured = left_by(host, user, left)
     if measured:
@@ -85,6 +79,17 @@ def measure(state: State, host: Host, plan: Plan, serving: Sequence[str]) -> boo
         start_again(state, host, serving)
         ask(host, disarming())
     return found.holds
+
+
+def undisturbed(command: str) -> str:
+    """The command during which kernels that compile wait: posting descriptors costs CPU time.
+
+    One command of the host's: where the run ends meanwhile, the host still has them go on.
+    """
+    return (
+        f"trap 'systemctl thaw {JIT_UNIT} 2>/dev/null' EXIT; trap 'exit 143' HUP INT TERM; "
+        f"if systemctl is-active -q {JIT_UNIT}; then systemctl freeze {JIT_UNIT} 2>/dev/null; fi; {command}"
+    )
 
 
 def _probe(plan: Plan, boot: str) -> str:
