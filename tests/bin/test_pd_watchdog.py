@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -337,6 +338,16 @@ def test_what_the_router_refuses_is_said_once_until_it_takes_it_again(capsys: py
         "the router refuses the question: its certificate is not valid",
         "the router refuses the question: HTTP 401",
     ]
+
+
+def test_systemd_hears_of_it_before_each_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restart asks the journal of each unit; together that may take longer than systemd waits."""
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind(str(tmp_path / "notify"))
+        heard.settimeout(GIVE_UP_S)
+        assert watchdog.run(["echo", "told"]) == "told\n"
+        assert heard.recv(100) == b"WATCHDOG=1"
 
 
 # ---- its config
