@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.bin.tools import BIN
+from tests.bin.tools import BIN, GIVE_UP_S
 
 # Notes what it is asked; `is-active UNIT` is true for UP's units, `start` fails for those of BROKEN.
 SYSTEMCTL = """#!/bin/sh
@@ -165,6 +166,29 @@ def test_it_goes_all_the_way_back_where_nobody_listens_any_more(host: Host) -> N
     finally:
         os.close(speaks)
     assert host.path("script").read_text() == "good\n" and "start router.service" in host.asked
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=["Ctrl-C", "the terminal is gone"])
+def test_it_goes_all_the_way_back_whatever_reaches_all_of_its_processes(host: Host, number: signal.Signals) -> None:
+    """As Ctrl-C does where pyinfra runs on the host itself."""
+    gate, asks = host.path("gate"), host.path("asks")
+    os.mkfifo(gate)
+    asks.write_text(f"#!/bin/sh\nread -r line <{gate}\n")
+    asks.chmod(0o755)
+    host.config("script", "key", "pin", "passed.json", verify=str(asks))
+    assert host.run("keep").returncode == 0
+    host.path("script").write_text("bad\n")
+    line, environment = host.command("restore")
+    process = subprocess.Popen(line, env=environment, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        with gate.open("w") as answer:  # opens once the service is asked
+            os.killpg(process.pid, number)
+            answer.write("good\n")
+        assert process.wait(GIVE_UP_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert host.check()["same"] is True
 
 
 def test_half_of_what_was_kept_is_nothing_to_go_back_to(host: Host) -> None:
