@@ -12,7 +12,7 @@ from tasks.plan.checks import CHECKS
 from tasks.plan.findings import Level
 from tasks.plan.host.answers import Answer
 from tasks.support import catalogue
-from tests.plan.builders import TWO_SOCKETS, gpu_line, module_text, p2p_text, settings
+from tests.plan.builders import TWO_SOCKETS, fleet_plans, gpu_line, module_text, p2p_text, settings
 from tests.plan.judging import (
     KERNEL,
     NOW,
@@ -248,6 +248,15 @@ BAD_ANSWERS = {
     "no tool": Answer(127, "sh: 1: not found"),
     "fails": Answer(9, "something is wrong"),
 }
+
+
+def test_where_no_filter_is_enforced_servers_of_several_hosts_are_refused() -> None:
+    """They ask for no key: whoever reaches their address could use them."""
+    together = fleet_plans()["gpu-2"]
+    told = {said: finding("host/filter/enforced", {"enforced": said}, wanted=together.settings, made=together)
+            for said in ("refused", "passed")}  # fmt: skip
+    assert told["refused"].level is HEALTHY
+    assert told["passed"].stops and "take requests without" in told["passed"].line
 
 
 @pytest.mark.parametrize(
