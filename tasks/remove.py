@@ -13,7 +13,7 @@ from tasks.operations import monitoring as daemons
 from tasks.operations import removal as operations
 from tasks.plan.phases import monitoring
 from tasks.plan.service.paths import TARGET
-from tasks.plan.service.removal import confirmed, removal
+from tasks.plan.service.removal import brought, confirmed, removal
 from tasks.plan.service.restarts import own_units
 from tasks.support import lock, place, refusal
 
@@ -24,7 +24,7 @@ def everything() -> None:
         wanted, paths = place.here("remove")
         lock.take(wanted)
         units = sorted(own_units(host.get_fact(Units, units={}, target=TARGET)))
-        planned = removal(paths, units)
+        planned = removal(paths, units, brought(paths, wanted))
         there = planned.there(
             host.get_fact(Paths, paths=planned.asked, user=wanted.service_user, theirs=list(planned.of_user))
         )

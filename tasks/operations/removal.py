@@ -31,7 +31,8 @@ def removed(there: Removal, models: str, user: str) -> Generator[StringCommand |
     if there.of_user:
         yield StringCommand(as_user(user, "rm", "-rf", *there.of_user))
     if there.of_root:
-        yield StringCommand(f"rm -rf {shlex.join(there.of_root)}; systemctl daemon-reload")
+        gone = f"rm -rf {shlex.join(there.of_root)}"
+        yield StringCommand(f"{gone}; status=$?; systemctl daemon-reload; exit $status")  # of rm: a mount point stays
     yield FunctionCommand(_forget, [there, user], {})
 
 

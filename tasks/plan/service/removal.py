@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tasks.plan.errors import PlanError
 from tasks.plan.files import FoundPaths
 from tasks.plan.service.paths import DEVICES, KV_CACHES, NEEDRESTART, PASSED, RUN, STOPPED, SYSCTL, TARGET, UNITS, Paths
+from tasks.plan.service.sandbox import HOMES
+from tasks.plan.settings.settings import Settings
 
 LAYOUTS = ("", "-single", "-data_parallel")  # ends of the names of what pd-probe measured
 ROOT = ("bin", "cache", "current", "previous", "locks", "models", "releases", "tools")
@@ -41,27 +43,40 @@ class Removal:
         return not (self.of_root or self.of_user or self.units or set(self.folders) - above)
 
 
-def removal(paths: Paths, units: Sequence[str]) -> Removal:
-    """units: every unit file of ours on the host."""
+def brought(paths: Paths, settings: Settings) -> tuple[str, ...]:
+    """Paths that the user named and filled, and the models that were fetched: they stay, wherever they lie."""
+    own = () if paths.model.startswith(f"{paths.bundled}/") else (paths.model,)
+    named = (settings.model_dir, settings.existing_python, settings.existing_router_python, *settings.existing_paths)
+    return (paths.models, paths.state, *own, *(path for path in named if path))
+
+
+def removal(paths: Paths, units: Sequence[str], stays: Sequence[str] = ()) -> Removal:
+    """units: every unit file of ours on the host. stays: as `brought` says; no folder above one of them goes."""
     root, state = paths.root, paths.state
     of_units = [path for unit in units for path in paths.files_of(unit)]
-    return Removal(
+    in_home = any(state.startswith(f"{home}/") for home in HOMES)  # then a person lives there, who has such folders too
+
+    def without(every: Iterable[str]) -> tuple[str, ...]:
+        return tuple(path for path in every if not any(f"{one}/".startswith(f"{path}/") for one in stays))
+
+    planned = Removal(
         of_root=(
             *of_units,
             f"{UNITS}/{TARGET}", f"{UNITS}/{TARGET}.wants", f"{UNITS}/{DEVICES}", SYSCTL, NEEDRESTART,
             *(f"{root}/{name}" for name in ROOT),
             paths.verify, paths.passed, paths.watchdog, paths.workers, paths.probe, paths.told, paths.pin, paths.bench,
-            paths.secret, paths.tls, paths.earlier_secret, *paths.secret_leftovers[:-1],
+            paths.secret, paths.tls, f"{paths.tls}.new", paths.earlier_secret, *paths.secret_leftovers[:-1],
             RUN, PASSED, STOPPED, KV_CACHES,
         ),
         of_user=(
             paths.cache, paths.benched,
             *(f"{state}/probe{end}.json{draft}" for end in LAYOUTS for draft in ("", ".new")),
-            *(f"{state}/{name}" for name in HOME),
+            *(f"{state}/{name}" for name in HOME if not in_home),
         ),
         folders=(root, paths.config, paths.models, state),
         units=tuple(units),
     )  # fmt: skip
+    return replace(planned, of_root=without(planned.of_root), of_user=without(planned.of_user))
 
 
 def confirmed(host_name: str, given: object) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tasks.plan.errors import PlanError
 from tasks.plan.files import ABSENT, FoundPath, FoundPaths
 from tasks.plan.service.paths import Paths
-from tasks.plan.service.removal import Removal, confirmed, removal
+from tasks.plan.service.removal import Removal, brought, confirmed, removal
 from tests.plan.builders import TWO_SOCKETS, catalogue_plan, hardware
 
 PATHS = catalogue_plan({}, hardware(TWO_SOCKETS)).paths
@@ -41,6 +41,29 @@ def test_no_folder_goes_that_others_may_use_too() -> None:
 def test_the_models_stay() -> None:
     assert PATHS.model.startswith(PATHS.models)
     assert not [path for path in every(removal(PATHS, UNITS)) if path.startswith(PATHS.models + "/")]
+
+
+@pytest.mark.parametrize(
+    ("more", "kept"),
+    [
+        ({"model_dir": "/opt/sglang-pd/models/mine"}, "/opt/sglang-pd/models"),
+        ({"model_dir": "/var/lib/sglang-pd/.cache/huggingface/hub/mine"}, "/var/lib/sglang-pd/.cache"),
+        ({"model_dir": "/var/lib/sglang-pd/cache"}, "/var/lib/sglang-pd/cache"),
+        ({"state_dir": "/opt/sglang-pd/cache/state"}, "/opt/sglang-pd/cache"),
+        ({"state_dir": "/opt/sglang-pd/models/state"}, "/opt/sglang-pd/models"),
+    ],
+)
+def test_what_the_user_brought_stays_wherever_it_lies(more: dict[str, str], kept: str) -> None:
+    plan = catalogue_plan(more, hardware(TWO_SOCKETS))
+    stays = brought(plan.paths, plan.settings)
+    without, with_it = (removal(plan.paths, UNITS, given) for given in ((), stays))
+    assert {*every(without)} - {*every(with_it)} == {kept}
+
+
+def test_in_somebodys_home_only_what_has_our_names_goes() -> None:
+    planned = removal(catalogue_plan({"state_dir": "/home/ann"}, hardware(TWO_SOCKETS)).paths, UNITS)
+    assert not [path for path in planned.of_user if path.startswith("/home/ann/.")]
+    assert "/home/ann/cache" in planned.of_user
 
 
 def test_units_go_with_their_scripts_and_environment_files() -> None:
