@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import getpass
 import json
 import re
+import select
+import socket
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -106,6 +110,11 @@ def test_prometheus_own_checker_reads_it(of_host: Host, promtool: str) -> None:
         ("run", lambda host: host.say("stamp.json", {"by": "x"})),
         ("proof", lambda host: host.say("proof.json", {"started": "nan"})),
         ("proof", lambda host: host.say("proof.json", proofs.proof([proofs.pair(0, 4, decode='x"} 1\ny')]))),
+        ("proof", lambda host: (host.folder / "proof.json").write_text("[" * 200_000)),
+        ("proof", lambda host: host.say("proof.json", {"started": STAMP["since"], "parts": "none"})),
+        ("proof", lambda host: host.say("proof.json", {"started": 1, "parts": {}})),
+        ("proof", lambda host: host.say("proof.json", proofs.proof([proofs.pair(0, 4)] * 2))),
+        ("proof", lambda host: host.say("proof.json", proofs.proof([proofs.pair(0, gpu) for gpu in range(1025)]))),
         ("passed", lambda host: host.say("passed.json", [])),
         ("gpus", lambda host: (host.bin / "nvidia-smi").write_text("#!/bin/sh\necho 'No devices' >&2; exit 6")),
         ("gpus", lambda host: (host.bin / "nvidia-smi").write_text("#!/bin/sh\necho 0, what")),
@@ -162,6 +171,33 @@ def test_the_first_size_of_a_kv_cache_stays_until_a_server_starts_from_other_fil
         of_host.say("run/fingerprint.json", mark | {"script": "other"})
         assert first(2048) == "2048.0"
     assert 'sglang_pd_restarts{server="decode"} 3.0' in of_host.written()
+
+
+DRIPS = b"HTTP/1.1 200 OK\r\n\r\n"  # and then a byte now and then
+
+
+@pytest.mark.parametrize(
+    "said", [b"no HTTP\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\nsglang:max_total_num_tokens 1.2.3\n", DRIPS]
+)
+def test_a_server_that_answers_what_it_likes_hides_no_figure(said: bytes, of_host: Host) -> None:
+    of_host.say("run/fingerprint.json", {"script": "a"})
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answers() -> None:
+            with server.accept()[0] as line, contextlib.suppress(OSError):
+                line.recv(4096)
+                line.sendall(said)
+                while said == DRIPS and not select.select([line], [], [], 0.2)[0]:
+                    line.sendall(b"x")
+
+        thread = threading.Thread(target=answers)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        of_host.config["servers"] = {"decode": {"url": url, "unit": "x", "run": str(of_host.folder / "run")}}
+        text = of_host.written()
+        thread.join()
+    assert 'sglang_pd_restarts{server="decode"} 3.0' in text and "kv_cache" not in text
+    assert 'sglang_pd_read{part="servers"} 1.0' in text
 
 
 def test_without_gpus_there_are_no_figures_of_them(of_host: Host) -> None:
