@@ -46,16 +46,23 @@ def started(installed: Installed, at_boot: bool, limit: int, tool: str, config: 
 
     at_boot: the setting start_on_boot. limit: seconds for a gate. again: those that run restart.
     """
-    units = installed.units
-    if not again and set(installed.running) == set(units):
+    if not again and installed.is_running:
         say(host, f"runs already: {', '.join(installed.names)}")
-    else:
-        verb = "restart" if again else "start"
-        named = shlex.join(units)
-        boot = f"systemctl {'enable' if at_boot else 'disable'} -q {TARGET}"
-        yield StringCommand(f"{disarming()}; rm -f {STOPPED}; {boot}")
-        yield StringCommand(f"systemctl reset-failed {named} 2>/dev/null; systemctl {verb} --no-block {named} {TARGET}")
+    for command in starting(installed, at_boot, again):
+        yield StringCommand(command)
     yield FunctionCommand(_comes_up, [installed.names, limit, tool, config], {})
+
+
+def starting(installed: Installed, at_boot: bool, again: bool) -> tuple[str, ...]:
+    """As for `started`. Also where all runs already nobody has stopped it: a stop that broke off may say so."""
+    stays = f"rm -f {STOPPED}; systemctl {'enable' if at_boot else 'disable'} -q {TARGET}"
+    if not again and installed.is_running:
+        return (stays,)
+    verb, named = "restart" if again else "start", shlex.join(installed.units)
+    return (
+        f"{disarming()}; {stays}",
+        f"systemctl reset-failed {named} 2>/dev/null; systemctl {verb} --no-block {named} {TARGET}",
+    )
 
 
 @operation()

@@ -27,6 +27,11 @@ class Installed:
         return tuple(unit for unit, state in self.units.items() if state not in DOWN)
 
     @property
+    def is_running(self) -> bool:
+        """Whether none of them is down."""
+        return set(self.running) == set(self.units)
+
+    @property
     def names(self) -> dict[str, str]:
         """Name of a server -> its unit."""
         return {name_of(unit): unit for unit in self.units}
