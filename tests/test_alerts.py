@@ -34,7 +34,9 @@ TOKENS, FIRST = (
     'sglang_pd_kv_cache_first_tokens{server="decode",instance="host"}',
 )
 XID = 'sglang_pd_gpu_xids{bus="0000:01:00",xid="%s"}'
-FREE, SIZE = (f'node_filesystem_{name}{{mountpoint="/",fstype="ext4"}}' for name in ("avail_bytes", "size_bytes"))
+FREE, SIZE, READONLY = (
+    f'node_filesystem_{name}{{mountpoint="/",fstype="ext4"}}' for name in ("avail_bytes", "size_bytes", "readonly")
+)
 # alert, minute, series that fire it, series that do not
 CASES: list[tuple[str, int, Series, Series]] = [
     ("RouterDown", 5, {ROUTER: "1x2 0x9"}, {ROUTER: "1x4 0 1x9"}),
@@ -50,6 +52,7 @@ CASES: list[tuple[str, int, Series, Series]] = [
     ("RetriesExhausted", 12, {RETRIES: "_x9 1x9"}, {RETRIES: "1x20"}),
     ("RetriesExhausted", 12, {RETRIES: "1x9 2x9"}, {RETRIES: "1x3 2x20"}),
     ("RestartsOftenByItself", 60, {'sglang_pd_restarts{server="decode"}': "0x20 1x20 2x40"}, {'sglang_pd_restarts{server="decode"}': "7x20 8x60"}),
+    ("RestartsOftenByItself", 60, {'sglang_pd_restarts{server="decode"}': "7x20 8x20 0x3 1x40"}, {'sglang_pd_restarts{server="decode"}': "7x20 0x60"}),
     ("QueueGrows", 18, {QUEUE: "0+3x50"}, {QUEUE: "40x50"}),
     ("QueueGrows", 18, {QUEUE: "0+3x50"}, {QUEUE: "0+0.2x50"}),
     ("KvTransferFails", 12, {'sglang:num_transfer_failed_reqs_total{instance="prefill"}': "_x9 1x9"}, {'sglang:num_transfer_failed_reqs_total{instance="prefill"}': "1x20"}),
@@ -73,9 +76,12 @@ CASES: list[tuple[str, int, Series, Series]] = [
     ("DiskFull", 15, {FREE: "9x20", SIZE: "100x20"}, {FREE: "11x20", SIZE: "100x20"}),
     ("DiskFull", 15, {FREE: "9x20", SIZE: "100x20"},
      {FREE.replace("ext4", "tmpfs"): "1x20", SIZE.replace("ext4", "tmpfs"): "100x20"}),
+    ("DiskFull", 15, {FREE: "49e9x20", SIZE: "1e12x20"}, {FREE: "51e9x20", SIZE: "1e12x20"}),
+    ("DiskFull", 15, {FREE: "9x20", SIZE: "100x20", READONLY: "0x20"}, {FREE: "9x20", SIZE: "100x20", READONLY: "1x20"}),
     ("MemoryLow", 8, {"node_memory_MemAvailable_bytes": "4x9", "node_memory_MemTotal_bytes": "100x9"}, {"node_memory_MemAvailable_bytes": "6x9", "node_memory_MemTotal_bytes": "100x9"}),
     ("ClockWrong", 70, {"node_timex_sync_status": "0x80"}, {"node_timex_sync_status": "1x11 0x80"}),
-    ("FiguresOld", 8, {'node_textfile_mtime_seconds{file="x.prom"}': "100x9"}, {'node_textfile_mtime_seconds{file="x.prom"}': "200x9"}),
+    ("FiguresOld", 6, {'node_textfile_mtime_seconds{file="x.prom"}': "0x9"}, {'node_textfile_mtime_seconds{file="x.prom"}': "60x9"}),
+    ("FiguresOld", 6, {'node_textfile_mtime_seconds{file="x.prom"}': "0x9"}, {'node_textfile_mtime_seconds{file="x.prom"}': "-9000x5 360x9"}),
     ("WatcherDown", 8, {'up{job="host",instance="host"}': "0x9"}, {'up{job="host",instance="host"}': "1x4 0x9"}),
 ]  # fmt: skip
 
