@@ -43,6 +43,5 @@ def write(host_name: str, found: Mapping[str, str]) -> Path:
     now = int(time.time())
     name = f"{report.file_stem(host_name)}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}"
     path = FOLDER / f"{name}.tar.gz"
-    report.replace(path, bundle.archive(name, found, now))
-    path.chmod(0o600)
+    report.replace(path, bundle.archive(name, found, now), 0o600)
     return path

@@ -74,13 +74,13 @@ def file_stem(host_name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]|^\.", "_", host_name)
 
 
-def replace(path: Path, content: bytes) -> None:
+def replace(path: Path, content: bytes, mode: int = 0o644) -> None:
     """Written whole or not at all: a reader never sees half a report."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         file.write(content)
     temporary = Path(file.name)
-    temporary.chmod(0o644)
+    temporary.chmod(mode)
     os.replace(temporary, path)  # noqa: PTH105
 
 

@@ -23,12 +23,14 @@ _SECRET_NAME = re.compile(r"(?i)(key|token|secret|passw(or)?d|passphrase|credent
 # What a name ends with whose value is nobody's business. Counts stay: `#new-token: 16` tells of no key.
 _NAMED = re.compile(
     r"""(?ix)
-    ( ["']? [\w.-]* (?: key | token | secret | passw(?:or)?d | passphrase | credentials? ) ["']? \s* [=:] \s* )
-    (?! -?\d+(?:\.\d+)? (?![\w.]) | null\b | none\b | true\b | false\b )
+    ( ["']? [\w.-]* (?: (?: key | token ) ["']? \s* [=:] \s* (?! -?\d+(?:\.\d+)? (?![\w.]) )
+      | (?: secret | passw(?:or)?d | passphrase | credentials? ) ["']? \s* [=:] \s* ) )
+    (?! null\b | none\b | true\b | false\b )
     ( "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' | [^\s,;&}\]]+ )"""
 )
 _OPTION = re.compile(r"(?i)(--[\w-]*(?:key|token|secret|password)\s+)(?!-)(\S+)")
-_BEARER = re.compile(r"(?i)((?:authorization\W+)?\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{4,}")
+_BEARER = re.compile(r"(?i)(\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{4,}")
+_AUTHORIZATION = re.compile(r"""(?i)(\bauthorization["']?\s*[:=]\s*["']?)[^"'\n]+""")  # of whatever kind
 _SHAPES = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|gh[pousr]_[A-Za-z0-9]{8,}|AKIA[A-Z0-9]{12,}"
     r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*)"
@@ -39,7 +41,7 @@ _ASKED = re.compile(
     r"""(?x)
     \\?["'] (?: messages | prompts? | content | reasoning_content | text | input | input_ids | output_ids ) \\?["']
     \s* :
-    | \b (?: text | prompt | input_text | input_ids | output_ids | input_embeds | messages ) \s* =
+    | \b (?: text | prompt | input_text | input_value | input_ids | output_ids | input_embeds | messages ) \s* =
     | GenerateReqInput\("""
 )
 _CONTINUES = re.compile(r"^\s")
@@ -51,18 +53,23 @@ def secrets_in(data: Mapping[str, Any]) -> list[str]:
     for name, value in data.items():
         if isinstance(value, Mapping):
             inner = secrets_in(value)
-            if _SECRET_NAME.search(str(name)) and isinstance(value.get("value"), str):
-                inner.append(value["value"])  # a variable with its reason
+            if _SECRET_NAME.search(str(name)) and _is_said(value.get("value")):
+                inner.append(str(value["value"]))  # a variable with its reason
             found += inner
-        elif isinstance(value, str) and _SECRET_NAME.search(str(name)):
-            found.append(value)
+        elif _is_said(value) and _SECRET_NAME.search(str(name)):
+            found.append(str(value))
     return found
+
+
+def _is_said(value: object) -> bool:
+    """Whether a value may be a secret: pyinfra makes a number of a password of digits."""
+    return isinstance(value, str | int | float) and not isinstance(value, bool)
 
 
 def files(sections: Mapping[str, Answer], more: Mapping[str, str], secrets: Iterable[str]) -> dict[str, str]:
     """Text by file name. sections: of the fact Bundle. more: from this machine. secrets: that this machine knows."""
-    own = sections[SECRETS].text.splitlines() if SECRETS in sections else []
-    known = [*own, *secrets]
+    own = [sections[SECRETS].text] if SECRETS in sections else []
+    known = [line for secret in (*own, *secrets) for line in (secret, *secret.splitlines())]  # two keys may be in use
     told = {f"host/{name}": answer.text for name, answer in sections.items() if name != SECRETS}
     return {name: clean(text, known) for name, text in {**told, **more}.items()}
 
@@ -73,6 +80,7 @@ def clean(text: str, secrets: Iterable[str]) -> str:
         text = text.replace(written, GONE)
     text = _PEM.sub(f"{GONE} (a private key)", text)
     text = without_passwords(text)
+    text = _AUTHORIZATION.sub(rf"\1{GONE}", text)
     text = _BEARER.sub(rf"\1{GONE}", text)
     text = _NAMED.sub(rf"\1{GONE}", text)
     text = _OPTION.sub(rf"\1{GONE}", text)

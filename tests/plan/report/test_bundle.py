@@ -29,6 +29,9 @@ KEY, PROMPT = "q8Zr-planted-key", "planted words of a user"
         "Authorization: Bearer planted",
         "{'authorization': 'Bearer planted'}",
         "curl -H 'Authorization: Basic cGxhbnRlZA=='".replace("cGxhbnRlZA==", "planted=="),
+        "Authorization: planted",
+        "'Authorization': 'ApiKey planted and more', 'Accept': '*/*'",
+        "1 validation error: [type=string_type, input_value='planted', input_type=str]",
         "UV_INDEX=https://me:planted@packages.example.com/simple",
         "loading with hf_plantedplantedplanted",
         "-----BEGIN PRIVATE KEY-----\nplanted\n-----END PRIVATE KEY-----",
@@ -43,6 +46,11 @@ KEY, PROMPT = "q8Zr-planted-key", "planted words of a user"
 def test_planted(line: str) -> None:
     assert "planted" not in clean(f"before\n{line}\nafter", [])
     assert clean(f"before\n{line}\n", []).startswith("before\n")
+
+
+@pytest.mark.parametrize("line", ["PASSWORD=12345678", '"_sudo_password": 12345678,', "passphrase: 1.5"])
+def test_a_password_of_digits(line: str) -> None:
+    assert "1" not in clean(line, [])
 
 
 @pytest.mark.parametrize("secret", [KEY, 'a"key with <signs> & more', "ö-schlüssel"])
@@ -82,9 +90,12 @@ def test_the_hosts_own_key_is_used_and_left_out() -> None:
         "secrets": Answer(0, f"{KEY}\nolder-key"),
         "journal/router.txt": Answer(0, f"refused {KEY}, then older-key"),
     }
-    found = files(sections, {"settings.json": f'{{"x": "{KEY} my-password"}}'}, ["my-password", ""])
+    found = files(
+        sections, {"settings.json": f'{{"x": "{KEY} my-password, a-key, b-key"}}'}, ["my-password", "", "a-key\nb-key"]
+    )
     assert found.keys() == {"host/journal/router.txt", "settings.json"}
     assert not [text for text in found.values() if KEY in text or "older-key" in text or "my-password" in text]
+    assert not [text for text in found.values() if "a-key" in text or "b-key" in text]
 
 
 def test_secrets_of_settings_however_deep() -> None:
@@ -96,9 +107,11 @@ def test_secrets_of_settings_however_deep() -> None:
         },
         "decode_environment": {"MY_KEY": "three", "X": "y"},
         "ssh_key": "four",
+        "ssh_password": 55555,
+        "with_token": True,
         "router_api_key_env": "NAME_OF_IT",
     }
-    assert sorted(secrets_in(data)) == ["four", "one-one", "three", "two-two"]
+    assert sorted(secrets_in(data)) == ["55555", "four", "one-one", "three", "two-two"]
     told = clean(json.dumps(data, indent=2), secrets_in(data))
     assert not [value for value in secrets_in(data) if value in told] and "SYS" in told and "NAME_OF_IT" in told
 
