@@ -33,7 +33,7 @@ from tasks.plan.run import record
 from tasks.plan.run.record import Found, Locked, Record
 from tasks.plan.service.paths import KEPT, LOCK, RESTORING, RESUME, RUN_RECORD, STAMP
 from tasks.plan.settings.settings import Settings
-from tasks.support import checkout, connection
+from tasks.support import checkout, connection, summary
 from tasks.support.dry import is_dry
 from tasks.support.refusal import RunEnds
 
@@ -175,8 +175,7 @@ class _Locks(BaseStateCallback):
             return
         if holder.ended:
             raise RunEnds(f"{host.name}: this run has lost its lock there ({LOCK}): what held it has ended; run again.")
-        names = state.get_op_meta(op_hash).names
-        self.record = self.record.model_copy(update={"phase": f"at {', '.join(sorted(names))!r}"})
+        self.record = self.record.model_copy(update={"phase": f"at {summary.name_of(state, host, op_hash)!r}"})
         holder.send(*([] if holder.stamps else ["stamp"]), self.record.line)
         holder.stamps = True
         holder.operation = get_ident()

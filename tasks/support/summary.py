@@ -102,7 +102,7 @@ class _Run(BaseStateCallback):
         self.failed: set[str] = set()
         self.back: set[str] = set()  # where a change was taken back
         self.seconds: dict[str, dict[str, float]] = {}  # by phase
-        self.served: dict[str, Service] = {}
+        self.served: dict[str, Service | None] = {}  # of hosts that told at the end; None: nothing
         self._began: dict[str, float] = {}
         self._follows = False
         self._following = Lock()
@@ -116,7 +116,7 @@ class _Run(BaseStateCallback):
     # ---- called by pyinfra
 
     def operation_host_start(self, state: State, host: Host, op_hash: str) -> None:  # type: ignore[override]
-        self.at[host.name] = _name(state, op_hash)
+        self.at[host.name] = name_of(state, host, op_hash)
         self._began[host.name] = time.monotonic()
 
     def operation_host_success(self, state: State, host: Host, op_hash: str, retry_count: int = 0) -> None:  # type: ignore[override]
@@ -140,8 +140,9 @@ class _Run(BaseStateCallback):
             return
         finally:
             remove_any_sudo_askpass_file(host)  # pyinfra did so before, and this question made it anew
-        if service := Service.read(found):
-            self.served[host.name] = replace(service, is_proven=host.name in self.back)
+        if found:
+            service = Service.read(found)
+            self.served[host.name] = replace(service, is_proven=host.name in self.back) if service else None
 
     # ----
 
@@ -166,6 +167,7 @@ class _Run(BaseStateCallback):
             name=name,
             ending=ending,
             service=self.served.get(name),
+            is_asked=name in self.served,
             at=self.at.get(name, ""),
             reasons=self.refusals.get(name) or tuple(self.faults.get(name, ())),
             changed=tuple(_changed(host)),
@@ -198,15 +200,19 @@ class _Run(BaseStateCallback):
             of_host[phase] = of_host.get(phase, 0) + took
 
 
-def _name(state: State, op_hash: str) -> str:
-    return ", ".join(sorted(state.get_op_meta(op_hash).names))
+def name_of(state: State, host: Host, op_hash: str) -> str:
+    """Of an operation on one host: hosts whose settings differ may give it other names at the same line."""
+    names = sorted(state.get_op_meta(op_hash).names)
+    data = state.ops[host].get(op_hash)
+    own = data.global_arguments.get("name") if data else None
+    return ", ".join([name for name in names if own and f" | {name}".endswith(f" | {own}")] or names)
 
 
 def _changed(host: Host) -> Iterator[str]:
     for op_hash, operation in state.ops[host].items():
         found: Any = operation.operation_meta
         if found.did_change() if found.is_complete() else is_dry() and found._maybe_is_change:
-            yield _name(state, op_hash)
+            yield name_of(state, host, op_hash)
 
 
 _run = _Run()

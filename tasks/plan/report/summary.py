@@ -31,6 +31,11 @@ class Ending(StrEnum):
     def is_good(self) -> bool:
         return self in (Ending.WELL, Ending.DRY)
 
+    @property
+    def is_halfway(self) -> bool:
+        """Whether an operation was begun and did not come to its end: what it did of it, nobody knows."""
+        return self in (Ending.FAILED, Ending.UNFINISHED)
+
 
 class Tone(StrEnum):
     """How a line looks on a terminal."""
@@ -112,6 +117,7 @@ class HostRun:
     report: str = ""  # path of the page
     is_compared: bool = True  # False of a dry run that was told not to look for changes
     is_taken_back: bool = False  # what served before a failed change serves again, and was asked
+    is_asked: bool = True  # False where nobody knows: the host was not asked at the end, or gave no answer
 
     def as_data(self) -> dict[str, object]:
         """For the report."""
@@ -160,14 +166,17 @@ def command(words: Sequence[str], hosts: Sequence[HostRun]) -> str:
 _SECRET = re.compile(r"(?i)(password|secret|token|api_?key)(?!_env)(?!.*_env=)")
 
 
+_NAME = re.compile(r"((?:--data=)?[^=]*)=")  # of NAME=VALUE, also where it hangs on its option
+
+
 def _without_secrets(words: Sequence[str]) -> list[str]:
     """Values that nobody should read over somebody's shoulder are left out."""
     found, hide = [], False
     for word in words:
         if hide:
             found.append("...")
-        elif _SECRET.search(word.partition("=")[0]) and "=" in word:
-            found.append(f"{word.partition('=')[0]}=...")
+        elif (name := _NAME.match(word)) and _SECRET.search(name[1]):
+            found.append(f"{name[1]}=...")
         else:
             found.append(without_passwords(word))
         hide = word in ("--ssh-password", "--ssh-key-password")
@@ -178,7 +187,9 @@ def _host(host: HostRun) -> list[Line]:
     tone = Tone.GOOD if host.ending.is_good else Tone.BAD
     where = f" at {host.at!r}" if host.at and not host.ending.is_good else ""
     rows = [Line(f"{host.name}: {host.ending}{where}", tone, is_head=True)]
-    rows += [_row("why" if number == 0 else "", reason, Tone.BAD) for number, reason in enumerate(_few(host.reasons))]
+    rows += [
+        _row("why" if number == 0 else "", reason, Tone.BAD) for number, reason in enumerate(_few(host, host.reasons))
+    ]
     if host.ending is not Ending.UNREACHED:
         rows.append(_row("serves", _serves(host)))
         rows.append(_row("changed", _changes(host)))
@@ -186,7 +197,8 @@ def _host(host: HostRun) -> list[Line]:
         rows.append(_row("servers" if number == 0 else "", f"{server}: {why}"))
     if host.seconds:
         rows.append(_row("took", _took(host.seconds)))
-    rows += [_row("warns" if number == 0 else "", line, Tone.WARNS) for number, line in enumerate(_few(host.warnings))]
+    warnings = enumerate(_few(host, host.warnings))
+    rows += [_row("warns" if number == 0 else "", line, Tone.WARNS) for number, line in warnings]
     if host.report:
         rows.append(_row("report", host.report))
     return rows
@@ -197,7 +209,9 @@ def _row(name: str, text: str, tone: Tone = Tone.PLAIN) -> Line:
 
 
 def _serves(host: HostRun) -> str:
-    return host.service.told if host.service else "nothing"
+    if host.service:
+        return host.service.told
+    return "nothing" if host.is_asked else "not known: the host gave no answer at the end"
 
 
 def _changes(host: HostRun) -> str:
@@ -206,7 +220,7 @@ def _changes(host: HostRun) -> str:
     if not host.is_compared:
         return "nothing; what a run would change was not looked at, since -y skips that"
     if not host.changed:
-        return f"{would}nothing"
+        return f"{would}nothing{' before that' if host.ending.is_halfway else ''}"
     back = "; taken back, since it failed" if host.is_taken_back else ""
     if len(host.changed) <= MOST_SHOWN:
         return would + "; ".join(host.changed) + back
@@ -229,9 +243,11 @@ def _took(seconds: Mapping[str, float]) -> str:
     return f"{sum(seconds.values()):.0f} s" + (f": {longest}" if longest else "")
 
 
-def _few(told: Sequence[str]) -> list[str]:
+def _few(host: HostRun, told: Sequence[str]) -> list[str]:
     more = len(told) - MOST_SHOWN
-    return [*told[:MOST_SHOWN], *([f"and {more} more: the report has them all"] if more > 0 else [])]
+    if more <= 0 or not host.report:
+        return [*told]
+    return [*told[:MOST_SHOWN], f"and {more} more: the report has them all"]
 
 
 def _verdict(hosts: Sequence[HostRun], again: str) -> list[Line]:
@@ -239,7 +255,7 @@ def _verdict(hosts: Sequence[HostRun], again: str) -> list[Line]:
     if left:
         named = ", ".join(f"{host.name} ({host.ending})" for host in left)
         good = f"{len(hosts) - len(left)} of {len(hosts)} hosts are done; " if len(hosts) > 1 else ""
-        touched = any(host.changed for host in hosts)
+        touched = any(host.changed or host.ending.is_halfway for host in hosts)
         nothing = "" if touched else "nothing was changed; "
         broken = any(host.ending in (Ending.REFUSED, Ending.FAILED, Ending.UNREACHED) for host in left)
         how = "To go on, once that is mended:" if broken else "To go on:"
@@ -255,7 +271,10 @@ def _verdict(hosts: Sequence[HostRun], again: str) -> list[Line]:
     if all(host.ending is Ending.DRY for host in hosts):
         told = f"a run would change {_of(changed, hosts)}" if changed else f"{names} {verb} as wanted"
         return [Line(f"Dry run, nothing was changed: {told}.", Tone.GOOD, is_head=True)]
-    answers = "answers right" if len(hosts) == 1 else "answer right"
+    if any(host.service and host.service.is_routed for host in hosts):
+        answers = "answers right" if len(hosts) == 1 else "answer right"
+    else:
+        answers = "ready; the router on another host was not asked"
     if not changed:
         return [Line(f"Nothing to change: {names} {verb} as wanted and {answers}.", Tone.GOOD, is_head=True)]
     return [Line(f"Done: {names} {verb} as wanted and {answers}; {_of(changed, hosts)} changed.", Tone.GOOD, True)]

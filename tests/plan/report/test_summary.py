@@ -87,6 +87,37 @@ def test_a_host_that_was_not_reached_says_nothing_of_what_it_serves() -> None:
     ]
 
 
+def test_what_nobody_knows_is_not_nothing() -> None:
+    assert "  serves    nothing" in told(replace(FAILED, service=None))
+    assert "  serves    not known: the host gave no answer at the end" in told(
+        replace(FAILED, service=None, is_asked=False)
+    )
+
+
+@pytest.mark.parametrize("ending", [Ending.FAILED, Ending.UNFINISHED])
+def test_of_an_operation_that_broke_off_nobody_says_that_it_changed_nothing(ending: Ending) -> None:
+    lines = told(replace(FAILED, ending=ending, changed=()))
+    assert "  changed   nothing before that" in lines and "nothing was changed" not in lines[-2]
+
+
+def test_without_a_report_every_reason_is_told() -> None:
+    reasons = tuple(f"reason {number}" for number in range(MOST_SHOWN + 2))
+    refused = replace(FAILED, ending=Ending.REFUSED, reasons=reasons)
+    assert all(any(reason in line for line in told(refused)) for reason in reasons)
+    assert any("and 2 more: the report has them all" in line for line in told(replace(refused, report="r/gpu-2.html")))
+
+
+def test_a_host_whose_router_is_elsewhere_was_not_asked() -> None:
+    decode = replace(SAME, service=Service.of(fleet_plans()["gpu-2"]))
+    assert (
+        told(decode)[-1] == "Nothing to change: gpu-1 is as wanted and ready; the router on another host was not asked."
+    )
+    assert (
+        told(decode, replace(SAME, name="gpu-2"))[-1]
+        == "Nothing to change: all 2 hosts are as wanted and answer right."
+    )
+
+
 def test_a_change_that_is_taken_back_says_so() -> None:
     back = replace(FAILED, is_taken_back=True, service=SERVED)
     assert "  changed   Launch | File /etc/sglang-pd/decode.sh; taken back, since it failed" in told(back)
@@ -154,6 +185,7 @@ def test_the_command_goes_on_with_what_is_left_alone() -> None:
         ["--ssh-key-password=hunter2"],
         ["--data", "package_index=https://me:hunter2@packages.example.com/simple"],
         ["--data", "my_token=hunter2"],
+        ["--data=my_token=hunter2"],
     ],
 )
 def test_no_secret_is_shown(words: list[str]) -> None:
