@@ -17,6 +17,8 @@ from pathlib import Path
 def read(path):
     try:
         found = json.loads(Path(path).read_text())
+    except PermissionError:
+        sys.exit(1)  # only root may look: then nothing is known
     except (OSError, ValueError):
         found = None
     return found if isinstance(found, dict) else {}
