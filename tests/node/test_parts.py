@@ -91,6 +91,7 @@ def planted(bare_node: Callable[..., Node]) -> Iterator[Node]:
     made = node.run(
         "set -e; useradd --system sglang; mkdir -p /etc/sglang-pd /opt/sglang-pd/bin /opt/sglang-pd/releases/one "
         "/var/lib/sglang-pd/models/m /var/lib/sglang-pd/cache; chown -R sglang /var/lib/sglang-pd; "
+        "touch /opt/sglang-pd/bin/pd-launch; "
         f"cat >/etc/systemd/system/{unit}; systemctl daemon-reload; systemctl start {unit}; "
         "echo 'HF_TOKEN=planted-environment' >/etc/sglang-pd/prefill.env; echo true >/etc/sglang-pd/prefill.sh; "
         "echo planted-key-of-clients >/etc/sglang-pd/api-key; echo theirs >/etc/sglang-pd/notes; "

@@ -12,7 +12,7 @@ from tasks.plan.service.sandbox import HOMES
 from tasks.plan.settings.settings import Settings
 
 LAYOUTS = ("", "-single", "-data_parallel")  # ends of the names of what pd-probe measured
-ROOT = ("bin", "cache", "current", "previous", "locks", "models", "releases", "tools")
+ROOT = ("cache", "current", "previous", "locks", "models", "releases", "tools", "bin")  # bin last: by it we know them
 HOME = (".cache", ".config", ".local", ".nv", ".triton")  # what servers leave in their home, which is the state folder
 
 
@@ -24,10 +24,12 @@ class Removal:
     of_user: tuple[str, ...]
     folders: tuple[str, ...]
     units: tuple[str, ...]  # to be stopped and disabled first
+    root: str
+    tool: str  # of every playbook: where it is, so are we
 
     @property
     def asked(self) -> list[str]:
-        return [*self.of_root, *self.folders]
+        return [*self.of_root, *self.folders, self.tool]
 
     def there(self, found: FoundPaths) -> Removal:
         """What of it is on the host."""
@@ -35,7 +37,12 @@ class Removal:
         def left(paths: Iterable[str]) -> tuple[str, ...]:
             return tuple(path for path in paths if found[path].kind != "absent")
 
-        return Removal(left(self.of_root), left(self.of_user), left(self.folders), self.units)
+        of_root, folders = left(self.of_root), left(self.folders)
+        if found[self.tool].kind == "absent":  # another root_dir than that of the run: what is below is somebody's
+            below = tuple(path for path in of_root if path.startswith(f"{self.root}/"))
+            of_root = tuple(path for path in of_root if path not in below)
+            folders = (*(path for path in below if found[path].kind == "directory"), *folders)
+        return replace(self, of_root=of_root, of_user=left(self.of_user), folders=folders)
 
     def is_nothing(self, models: str) -> bool:
         """Whether nothing is left but models that are kept, and the folder above them."""
@@ -75,6 +82,8 @@ def removal(paths: Paths, units: Sequence[str], stays: Sequence[str] = ()) -> Re
         ),
         folders=(root, paths.config, paths.models, state),
         units=tuple(units),
+        root=root,
+        tool=f"{paths.bin}/pd-launch",
     )  # fmt: skip
     return replace(planned, of_root=without(planned.of_root), of_user=without(planned.of_user))
 

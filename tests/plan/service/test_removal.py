@@ -77,7 +77,9 @@ def test_units_go_with_their_scripts_and_environment_files() -> None:
 
 def there(*paths: str, units: tuple[str, ...] = ()) -> Removal:
     planned = removal(PATHS, units)
-    found = FoundPaths({path: FoundPath("directory") if path in paths else ABSENT for path in every(planned)})
+    found = FoundPaths(
+        {path: FoundPath("directory") if path in paths else ABSENT for path in (*every(planned), *planned.asked)}
+    )
     return planned.there(found)
 
 
@@ -89,6 +91,17 @@ def test_a_second_time_there_is_nothing(paths: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("path", [PATHS.root, PATHS.cache, PATHS.pin, "/run/sglang-pd"])
 def test_whatever_is_left_is_something(path: str) -> None:
     assert not there(path).is_nothing(PATHS.models)
+
+
+def test_where_none_of_our_tools_is_folders_go_only_when_they_are_empty() -> None:
+    """A root_dir that was mistyped, or changed since the last run, may be anybody's."""
+    theirs = [f"{PATHS.root}/models", f"{PATHS.root}/tools"]
+    mistyped = there(PATHS.root, *theirs)
+    assert mistyped.of_root == () and set(mistyped.folders) == {*theirs, PATHS.root}
+    assert mistyped.folders[-1] == PATHS.root, "those below first"
+    assert set(there(PATHS.root, *theirs, f"{PATHS.bin}/pd-launch").of_root) == {*theirs}
+    below = [path for path in removal(PATHS, UNITS).of_root if path.startswith(f"{PATHS.root}/")]
+    assert below[-1] == PATHS.bin, "a removal that broke off is known by it the next time"
 
 
 @pytest.mark.parametrize("given", [None, "", "gpu-2", "gpu-*", 1])
