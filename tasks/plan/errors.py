@@ -32,7 +32,7 @@ def quoted(text: str) -> str:
 
 def without_passwords(text: str) -> str:
     """Text as it may be shown: no user and password of any URL in it."""
-    return re.sub(r"(\w+://)[^/\s'\"@]+@", r"\1***@", text)
+    return re.sub(r"\b(\w+://)[^/\s'\"@]+@", r"\1***@", text)
 
 
 def nearest(name: str, known: list[str]) -> str:

@@ -20,15 +20,20 @@ SECRETS = "secrets"  # the section with a host's own: what it holds is taken out
 SHORTEST = 4  # characters of a secret: a shorter one would take words apart
 
 _SECRET_NAME = re.compile(r"(?i)(key|token|secret|passw(or)?d|passphrase|credentials?)$")
-# What a name ends with whose value is nobody's business. Counts stay: `#new-token: 16` tells of no key.
+_SECRETS = "(?:secret|passw(?:or)?d|passphrase|credentials?)"
+_COUNTS = r"(?!-?\d+(?:\.\d+)?(?![\w.]))"  # they stay: `#new-token: 16` tells of no key
+_QUOTE = """(?:["']|&quot;|&\\#x27;|&\\#34;|&\\#39;)"""  # also as a page writes it
+# What a name ends with whose value is nobody's business.
 _NAMED = re.compile(
-    r"""(?ix)
-    ( ["']? [\w.-]* (?: (?: key | token ) ["']? \s* [=:] \s* (?! -?\d+(?:\.\d+)? (?![\w.]) )
-      | (?: secret | passw(?:or)?d | passphrase | credentials? ) ["']? \s* [=:] \s* ) )
+    rf"""(?ix)
+    ( (?<![\w.-]) {_QUOTE}? [\w.-]*
+      (?: (?: key | token ) {_QUOTE}? \s* [=:] \s* {_COUNTS} | {_SECRETS} {_QUOTE}? \s* [=:] \s* ) )
     (?! null\b | none\b | true\b | false\b )
-    ( "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' | [^\s,;&}\]]+ )"""
+    ( "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' | &quot;.*?&quot; | &\#34;.*?&\#34; | &\#39;.*?&\#39; | [^\s,;&}}\]]+ )"""
 )
-_OPTION = re.compile(r"(?i)(--[\w-]*(?:key|token|secret|password)\s+)(?!-)(\S+)")
+# A line of an environment file is a value to its end.
+_LINE = re.compile(rf"(?im)^((?:export )?\w*(?:(?:key|token)={_COUNTS}|{_SECRETS}=)).+")
+_OPTION = re.compile(r"""(?i)(--[\w-]*(?:key|token|secret|password)\s+)(?!-)("[^"\n]*"|'[^'\n]*'|\S+)""")
 _BEARER = re.compile(r"(?i)(\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{4,}")
 _AUTHORIZATION = re.compile(r"""(?i)(\bauthorization["']?\s*[:=]\s*["']?)[^"'\n]+""")  # of whatever kind
 _SHAPES = re.compile(
@@ -39,8 +44,8 @@ _PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIV
 # From where a line shows what somebody asked, or was answered. What follows goes, with the lines that continue it.
 _ASKED = re.compile(
     r"""(?x)
-    \\?["'] (?: messages | prompts? | content | reasoning_content | text | input | input_ids | output_ids ) \\?["']
-    \s* :
+    \\?["'] (?: messages | prompts? | content | reasoning_content | text | input | input_ids | output_ids
+        | tool_calls ) \\?["'] \s* :
     | \b (?: text | prompt | input_text | input_value | input_ids | output_ids | input_embeds | messages ) \s* =
     | GenerateReqInput\("""
 )
@@ -82,6 +87,7 @@ def clean(text: str, secrets: Iterable[str]) -> str:
     text = without_passwords(text)
     text = _AUTHORIZATION.sub(rf"\1{GONE}", text)
     text = _BEARER.sub(rf"\1{GONE}", text)
+    text = _LINE.sub(rf"\1{GONE}", text)
     text = _NAMED.sub(rf"\1{GONE}", text)
     text = _OPTION.sub(rf"\1{GONE}", text)
     text = _SHAPES.sub(GONE, text)
@@ -93,7 +99,9 @@ def _written(secret: str) -> set[str]:
     if len(secret) < SHORTEST:
         return set()
     coded = base64.b64encode(secret.encode()).decode()
-    return {secret, quote(secret, safe=""), html.escape(secret), json.dumps(secret)[1:-1], coded, coded.rstrip("=")}
+    page = html.escape(secret)
+    ours = page.replace("&quot;", "&#34;").replace("&#x27;", "&#39;")  # as Jinja writes it, in the report
+    return {secret, quote(secret, safe=""), page, ours, json.dumps(secret)[1:-1], coded, coded.rstrip("=")}
 
 
 def _without_requests(lines: Iterable[str]) -> Iterable[str]:

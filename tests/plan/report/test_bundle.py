@@ -10,6 +10,7 @@ import tarfile
 from urllib.parse import quote
 
 import pytest
+from markupsafe import escape
 
 from tasks.plan.host.answers import Answer
 from tasks.plan.report.bundle import archive, clean, files, secrets_in
@@ -30,6 +31,10 @@ KEY, PROMPT = "q8Zr-planted-key", "planted words of a user"
         "{'authorization': 'Bearer planted'}",
         "curl -H 'Authorization: Basic cGxhbnRlZA=='".replace("cGxhbnRlZA==", "planted=="),
         "Authorization: planted",
+        "MY_PASSWORD=a,planted;b planted",
+        'python -m sglang.launch_server --api-key "a planted" --port 30000',
+        "&#34;HF_TOKEN&#34;: &#34;a planted&#34;, &quot;MY_KEY&quot;: &quot;planted&quot;",
+        'chunk: {"tool_calls": [{"function": {"arguments": "planted"}}]}',
         "'Authorization': 'ApiKey planted and more', 'Accept': '*/*'",
         "1 validation error: [type=string_type, input_value='planted', input_type=str]",
         "UV_INDEX=https://me:planted@packages.example.com/simple",
@@ -56,7 +61,7 @@ def test_a_password_of_digits(line: str) -> None:
 @pytest.mark.parametrize("secret", [KEY, 'a"key with <signs> & more', "ö-schlüssel"])
 @pytest.mark.parametrize("form", ["{}", "x{}y", "key {} in the middle"])
 def test_a_known_secret_goes_wherever_it_stands(secret: str, form: str) -> None:
-    for written in (secret, html.escape(secret), json.dumps(secret)[1:-1], quote(secret, safe=""),
+    for written in (secret, html.escape(secret), str(escape(secret)), json.dumps(secret)[1:-1], quote(secret, safe=""),
                     base64.b64encode(secret.encode()).decode()):  # fmt: skip
         assert written not in clean(form.format(written), [secret])
 
@@ -83,6 +88,11 @@ def test_a_prompt_of_several_lines_goes_whole() -> None:
 )
 def test_what_helps_stays(line: str) -> None:
     assert clean(line, [KEY]) == line
+
+
+def test_a_line_of_one_long_word_takes_no_time() -> None:
+    """What a server prints may be as long as journald lets it: each start in it tried anew would take hours."""
+    assert clean("a" * 2_000_000, []) == "a" * 2_000_000
 
 
 def test_the_hosts_own_key_is_used_and_left_out() -> None:
