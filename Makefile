@@ -93,8 +93,8 @@ restart: $(SUITE) ## restart every server of a host, and ask it: HOST=NAME
 	$(call part,tasks.upkeep.restart)
 
 rollback: $(SUITE) ## go back to the release before, and stay there: HOST=NAME WHY="TPOT doubled"
-	@test -n "$(WHY)" || { echo 'make rollback HOST=NAME WHY="TPOT doubled": the reason is kept with the pin' >&2; exit 2; }
-	$(call part,deploy.py) --data rollback=True --data 'rollback_reason=$(WHY)'
+	@test -n "$$WHY" || { echo 'make rollback HOST=NAME WHY="TPOT doubled": the reason is kept with the pin' >&2; exit 2; }
+	$(call part,deploy.py) --data rollback=True --data "rollback_reason=$$WHY"
 
 logs: $(SUITE) ## what each server of a host logged last that tells of a failure, and what to do: HOST=NAME
 	$(call part,tasks.upkeep.logs)
