@@ -200,6 +200,11 @@ def test_a_server_that_answers_what_it_likes_hides_no_figure(said: bytes, of_hos
     assert 'sglang_pd_read{part="servers"} 1.0' in text
 
 
+def test_a_command_that_hangs_is_told_of_within_its_limit() -> None:
+    with pytest.raises(metrics.Fault, match="sleep: no answer within 0 s"):
+        metrics.run(["sleep", "600"], 0.2)
+
+
 def test_without_gpus_there_are_no_figures_of_them(of_host: Host) -> None:
     planned = plan(settings(monitoring=True), hardware(TWO_SOCKETS))
     none = dataclasses.replace(planned, hardware=dataclasses.replace(planned.hardware, gpus=()))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from tasks.plan.errors import without_passwords
+from tasks.plan.errors import PlanError, without_passwords
 from tasks.plan.host.answers import Answer
 
 GONE = "***"
@@ -72,9 +72,15 @@ def _is_said(value: object) -> bool:
 
 
 def files(sections: Mapping[str, Answer], more: Mapping[str, str], secrets: Iterable[str]) -> dict[str, str]:
-    """Text by file name. sections: of the fact Bundle. more: from this machine. secrets: that this machine knows."""
-    own = [sections[SECRETS].text] if SECRETS in sections else []
-    known = [line for secret in (*own, *secrets) for line in (secret, *secret.splitlines())]  # two keys may be in use
+    """Text by file name. sections: of the fact Bundle. more: from this machine. secrets: that this machine knows.
+
+    Raises PlanError for a cut answer: what has to be taken out is then not known.
+    """
+    if SECRETS not in sections:
+        raise PlanError("the host's answer is cut short, so nothing was written; run again")
+    known = [
+        line for secret in (sections[SECRETS].text, *secrets) for line in (secret, *secret.splitlines())
+    ]  # two keys may be in use
     told = {f"host/{name}": answer.text for name, answer in sections.items() if name != SECRETS}
     return {name: clean(text, known) for name, text in {**told, **more}.items()}
 

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import pytest
 from markupsafe import escape
 
+from tasks.plan.errors import PlanError
 from tasks.plan.host.answers import Answer
 from tasks.plan.report.bundle import archive, clean, files, secrets_in
 
@@ -106,6 +107,11 @@ def test_the_hosts_own_key_is_used_and_left_out() -> None:
     assert found.keys() == {"host/journal/router.txt", "settings.json"}
     assert not [text for text in found.values() if KEY in text or "older-key" in text or "my-password" in text]
     assert not [text for text in found.values() if "a-key" in text or "b-key" in text]
+
+
+def test_of_an_answer_that_was_cut_nothing_is_written() -> None:
+    with pytest.raises(PlanError, match="cut short"):
+        files({"journal/router.txt": Answer(0, f"refused {KEY}")}, {}, [])
 
 
 def test_secrets_of_settings_however_deep() -> None:
