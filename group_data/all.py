@@ -236,9 +236,9 @@ start_on_boot = True  # False = after a reboot the service waits until you start
 # no answer; with several hosts, each watches its own servers
 watchdog = True
 watchdog_interval = 10  # seconds from one round of questions to the next, 1 to 60
-# Seconds without an answer and without progress until something restarts; 30 or more. As long as SGLang waits before it
-# ends a scheduler without progress (--watchdog-timeout). Compiling the kernels that sample held one up for 109 s (H200).
-# Until the first answer after a start warm_up_limit counts, where that is longer.
+# Seconds without an answer and without progress until something restarts; 30 or more. The default is what SGLang waits
+# until it ends a scheduler without progress (--watchdog-timeout). Compiling the kernels that sample held one up for
+# 109 s (H200). Until the first answer after a start warm_up_limit counts, where that is longer.
 watchdog_limit = 300
 watchdog_restarts = 3  # within an hour, 1 to 4, then it gives up: systemd starts a unit five times an hour at most
 
