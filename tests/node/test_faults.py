@@ -1,5 +1,5 @@
 """A release is built while another serves, and made current; something goes wrong: the old one answers, the next run
-goes on.
+goes on. Nothing asks the new one here, so what passed is made current again once a run is over.
 
 make test-faults plays FAULTS=20 of them with a random SEED, which stands in each test's name; SEED=N plays the same
 again. The new release differs from the one that serves by a patch. Each fault begins with what the one before left.
@@ -234,7 +234,6 @@ def the_switch_is_killed(builder: Builder, dice: random.Random) -> str:
     finally:
         out(builder.node, "rm /usr/local/bin/mv")
     assert failed.status != 0, failed.output
-    assert builder.look().current == (builder.new if moved == "yes" else builder.old)
     return f"the shell that moves `current` was killed, moved: {moved}"
 
 
@@ -271,11 +270,11 @@ def test_the_old_release_serves_and_the_next_run_goes_on(
     assert builder.whole(), what
     then = builder.look()
     assert then.left == {*others, builder.new}, what
-    assert then.current == (builder.new if switching else builder.old), what
+    until(lambda: builder.look().current == builder.old, f"what passed is current: {what}", LONGEST)
     assert builder.node.run(f"test -L {CURRENT}.new").returncode != 0, what
     assert answered_since(builder, first) == {"right"}, what
     if switching:
-        out(builder.node, f"ln -sfnT {RELEASES}/{builder.old} {CURRENT} && rm -f {RELEASES}/{builder.new}/served")
+        out(builder.node, f"rm -f {RELEASES}/{builder.new}/served")
 
 
 def test_after_all_of_them_a_run_changes_nothing(builder: Builder) -> None:

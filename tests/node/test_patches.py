@@ -151,7 +151,7 @@ def test_a_release_whose_servers_refuse_an_argument_is_built_and_not_switched_to
     assert refused.status != 0
     [built] = (line for line in refused.output.splitlines() if ": built in " in line)
     assert served.run(f"test -f {built.rpartition(', ')[2]}/release.json").returncode == 0
-    [said] = (line for line in refused.output.splitlines() if " failed: " in line and "arguments of decode" in line)
+    said = next(line for line in refused.output.splitlines() if " failed: " in line and "arguments of decode" in line)
     assert "argument --attention-backend: invalid choice: 'no-such'" in said
 
 

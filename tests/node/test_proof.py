@@ -10,6 +10,7 @@ from tests.node.deploying import deploy
 from tests.node.node import REPOSITORY, Node
 from tests.node.waiting import until
 
+KEPT_ANEW = "Verify | Kept as what passed last"
 KEPT = "/var/lib/sglang-pd/probe.json"
 LIMIT = 300.0  # seconds until servers are back
 
@@ -46,12 +47,13 @@ def test_a_stale_proof_beside_servers_is_a_warning_and_nothing_else(served: Node
         report = (REPOSITORY / "reports/rehearsal.json").read_text()
     finally:
         served.run(f"cat >{KEPT}", text=whole)
-        assert deploy(served, "-y").changed == ["Topology | No stale proof"]
+        assert deploy(served, "-y").changed == ["Topology | No stale proof", KEPT_ANEW]
     assert again.status == 0, again.output
-    assert again.changed == ["Topology | Stale proof told"]
-    assert (later.status, later.changed) == (0, []) and "proof/state" not in later.output, "once is enough"
+    assert again.changed == ["Topology | Stale proof told", KEPT_ANEW]
+    assert (later.status, later.changed) == (0, []) and "reprove=True" not in later.output, "once is enough"
+    assert "warns     proof/state" in later.output, "its last lines say how the host is, each time"
     assert "is stale (other boot)" in report
-    [line] = [line for line in again.output.splitlines() if "proof/state" in line]
+    line = next(line for line in again.output.splitlines() if "proof/state" in line)
     assert "other boot" in line and "--data reprove=True" in line
     assert pids(served) == before
 
