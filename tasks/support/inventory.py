@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from traceback import extract_tb
@@ -32,6 +32,8 @@ def groups(hosts: Sequence[Host], group_data: bool = True, **more: Sequence[Host
     for group, members in {"hosts": hosts, **more}.items():
         if not isinstance(members, list):  # pyinfra takes a tuple for a host with its data, and ends in a traceback
             raise PyinfraError(f'{group} = {members!r}: write a list, such as {group} = ["gpu-1"]')
+        for host in members:
+            _check_host(group, host, more)
     once = {host if isinstance(host, str) else host[0]: host for host in hosts}  # one may play several roles
     names = [*once]
     if not names:
@@ -60,6 +62,19 @@ def _check_members(group: str, members: Sequence[Host], names: Sequence[str]) ->
         name = host if isinstance(host, str) else host[0]
         if name not in names:
             raise PyinfraError(f"{name} is in the group {group}, but not in the list `hosts`: add it there")
+
+
+def _check_host(group: str, host: object, groups: Collection[str]) -> None:
+    if isinstance(host, tuple) and len(host) == 2 and isinstance(host[0], str) and isinstance(host[1], dict):
+        name: object = host[0]
+    else:
+        name = host
+    if not isinstance(name, str):
+        raise PyinfraError(
+            f'{group} holds {name!r}: write a name, such as "gpu-1", or ("gpu-1", {{"ssh_user": "root"}})'
+        )
+    if name in groups:  # its own group would take that one's place
+        raise PyinfraError(f"{group} holds a host called {name!r}, and a group has that name: give the host another")
 
 
 def _check_folder() -> None:

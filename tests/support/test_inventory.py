@@ -1,5 +1,6 @@
 """Mistakes in the inventory, group_data and the command line, as a user meets them: through pyinfra itself."""
 
+import re
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -181,6 +182,22 @@ def test_a_role_that_is_no_list(checkout: Checkout, written: str) -> None:
     path = checkout.folder / "inventory.py"
     path.write_text(path.read_text().replace("\nprefill = []", f"\nprefill = {written}"))
     assert "write a list, such as prefill = [" in refused(checkout, "-y")
+
+
+@pytest.mark.parametrize("written", ["5", "None", '("@fake/gpu-1",)', '("@fake/gpu-1", "root")', '["@fake/gpu-1"]'])
+@pytest.mark.parametrize("group", ["hosts", "decode"])
+def test_a_member_that_is_no_host(checkout: Checkout, group: str, written: str) -> None:
+    checkout.hosts("@fake/gpu-1")
+    path = checkout.folder / "inventory.py"
+    text = re.sub(rf"^{group} = \[", f"{group} = [{written}, ", path.read_text(), flags=re.M)
+    path.write_text(text)
+    assert f"{group} holds " in refused(checkout, "-y")
+
+
+@pytest.mark.parametrize("name", ["prefill", "decode", "router"])
+def test_a_host_that_is_called_as_a_role(checkout: Checkout, name: str) -> None:
+    checkout.hosts("@fake/gpu-1", name)
+    assert f"hosts holds a host called {name!r}, and a group has that name" in refused(checkout, "-y")
 
 
 def test_a_host_may_stand_in_several_lists(checkout: Checkout) -> None:
