@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import combinations
 from typing import Annotated, Any, Literal
 
@@ -313,6 +313,16 @@ NAMES = [*SINGLE, *(name for kind in KINDS for name in kind.settings())]  # as g
 
 def load(data: Mapping[str, object], place: Place = ALONE) -> Settings:
     """Settings from a host's merged data, for its place among others. Raises PlanError with one line for each fault."""
+    return _loaded(data, place, _contradictions)
+
+
+def load_alone(data: Mapping[str, object]) -> Settings:
+    """For a part that plans nothing, whoever the host serves with. Nobody asks where it stands among them, so nothing
+    is said of servers that it may not have: prefill and decode of two hosts may name the same GPUs and ports."""
+    return _loaded(data, ALONE, _path_faults)
+
+
+def _loaded(data: Mapping[str, object], place: Place, judge: Callable[[Settings], list[str]]) -> Settings:
     given = {key: value for key, value in data.items() if not PYINFRA_KEY.match(key)}
     lines = [
         f"unknown setting {key} = {given[key]!r}: it is not in group_data/all.py.{nearest(key, NAMES)}"
@@ -331,7 +341,7 @@ def load(data: Mapping[str, object], place: Place = ALONE) -> Settings:
     except ValidationError as error:
         lines += [_line(dict(fault), given) for fault in error.errors()]
         raise PlanError(*lines) from None
-    lines += _contradictions(settings)
+    lines += judge(settings)
     if lines:
         raise PlanError(*lines)
     return settings
@@ -493,11 +503,6 @@ def _contradictions(settings: Settings) -> list[str]:
                 "the name of a variable in your environment that holds the key"
             )
     return lines
-
-
-def load_alone(data: Mapping[str, object]) -> Settings:
-    """For what concerns one host alone, whoever it serves with: nobody else is asked where it stands among them."""
-    return load({**data, "minimum_prefill": None, "minimum_decode": None})
 
 
 def _fleet_faults(settings: Settings) -> list[str]:

@@ -370,3 +370,23 @@ def test_a_part_on_one_host_asks_nobody_where_it_stands_among_others() -> None:
     assert load_alone(data).root_dir == "/opt/sglang-pd"
     with pytest.raises(PlanError, match="serves alone"):
         load(data)
+
+
+@pytest.mark.parametrize(
+    "shared",
+    [
+        {"prefill_gpus": [0], "decode_gpus": [0], "prefill_tensor_parallel": 1, "decode_tensor_parallel": 1},
+        {"prefill_port": 30000, "decode_port": 30000},
+        {"router_queue": 100},  # of smg, which hosts that serve together get without a word
+    ],
+)
+def test_a_part_on_one_host_takes_what_is_right_for_hosts_that_serve_together(shared: dict[str, object]) -> None:
+    data = {**defaults(), **shared}
+    assert load_alone(data).root_dir == "/opt/sglang-pd"
+    with pytest.raises(PlanError):
+        load(data)
+
+
+def test_a_part_on_one_host_touches_no_folder_of_others() -> None:
+    with pytest.raises(PlanError, match="setting root_dir = '/usr'"):
+        load_alone({**defaults(), "root_dir": "/usr"})
