@@ -66,8 +66,10 @@ def _member(host: Inventoried) -> Member | None:
     roles = tuple(role for role in PARTS if role in (said or grouped))
     if not roles:
         return None
-    if not isinstance(service, str) or not isinstance(reached, str | None):
-        return Member(host.name, str(service), roles, None, host.taken)  # Settings.load says what is wrong with them
+    if not isinstance(service, str):
+        raise PlanError(f'{host.name}: setting service = {service!r}: write text, such as "main"')
+    if not isinstance(reached, str | None):
+        raise PlanError(f'{host.name}: setting service_address = {reached!r}: write text, such as "10.1.0.1"')
     return Member(host.name, service, roles, reached, host.taken)
 
 
@@ -135,15 +137,10 @@ def addresses(text: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
         words = line.split()
-        if len(words) < 4 or words[2] not in ("inet", "inet6") or _after("scope", words) == "link":
+        if len(words) < 4 or words[2] not in ("inet", "inet6") or ("scope", "link") in pairwise(words):
             continue
         found.setdefault(words[1].partition("@")[0], []).append(words[3].partition("/")[0])
     return found
-
-
-def _after(word: str, words: Sequence[str]) -> str:
-    """The word behind another, "" where there is none."""
-    return dict(pairwise(words)).get(word, "")
 
 
 def resolved(member: Member, told: Mapping[str, Sequence[str]] | None) -> tuple[str, str]:

@@ -70,6 +70,9 @@ def test_one_inventory_holds_several_services_and_hosts_that_serve_alone() -> No
         (TWO_HOSTS, {"gpu_2": {"roles": ["decod"]}}, "gpu-2: setting roles names 'decod': a host plays prefill, decode, "
          "router. Did you mean decode?"),
         (TWO_HOSTS, {"gpu_2": {"roles": "decode"}}, "gpu-2: setting roles = 'decode': write a list"),
+        (TWO_HOSTS, {"gpu_2": {"service": 5}}, "gpu-2: setting service = 5: write text"),
+        (TWO_HOSTS, {"gpu_2": {"service_address": ["10.1.0.2"]}}, "gpu-2: setting service_address = ['10.1.0.2']: write "
+         "text"),
         (TWO_HOSTS, {"gpu_2": {"roles": ["prefill"]}}, "gpu-2: setting roles = ['prefill'], but the inventory has it in "
          "the groups decode"),
     ],
@@ -82,6 +85,10 @@ def test_bad_input_is_one_line(
 
 def test_addresses_are_read_as_ip_prints_them() -> None:
     assert members.addresses(SHOWN) == TOLD
+
+
+def test_an_answer_that_is_cut_short_is_no_fault_of_ours() -> None:
+    assert members.addresses("2: eth0    inet 192.0.2.7/24\n3: eth1    inet") == {"eth0": ["192.0.2.7"]}
 
 
 def member(reached: str) -> Member:
