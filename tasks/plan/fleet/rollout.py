@@ -14,6 +14,8 @@ KV_OPTIONS = (
     "--model-path", "--dtype", "--quantization", "--page-size", "--kv-cache-dtype", "--speculative-algorithm",
     "--disaggregation-transfer-backend", "--disaggregation-enable-kv-checksum",
 )  # fmt: skip
+ADDRESS_OPTIONS = ("--host", "--port")  # where the router finds a server
+BOOTSTRAP_OPTION = "--disaggregation-bootstrap-port"  # where decode finds a prefill server; of others it says nothing
 
 
 @dataclass(frozen=True)
@@ -24,18 +26,21 @@ class Found:
     role: str
     serves: bool
     fits: bool  # its KV is the same before and after
+    moves: bool = False  # its address or a port is another afterwards
 
 
 def found(worker: Instance, plan: Plan, running: Running, was: str, becomes: str) -> Found:
     """was, becomes: texts of its launch script, as it runs and as it is wanted."""
     left = running.fingerprint
-    fits = left is not None and left.release == plan.release.id and _kv(was) == _kv(becomes)
-    return Found(worker.name, worker.role, running.active not in DOWN, fits)
+    addressed = (*ADDRESS_OPTIONS, *([BOOTSTRAP_OPTION] if worker.bootstrap_port else []))
+    kv, address = (_lines(was, names) == _lines(becomes, names) for names in (KV_OPTIONS, addressed))
+    fits = left is not None and left.release == plan.release.id and kv
+    return Found(worker.name, worker.role, running.active not in DOWN, fits, moves=not address)
 
 
-def _kv(script: str) -> list[list[str]]:
+def _lines(script: str, options: Sequence[str]) -> list[list[str]]:
     lines = [line.removesuffix("\\").split() for line in script.splitlines()]
-    return [words for words in lines if words and words[0] in KV_OPTIONS]
+    return [words for words in lines if words and words[0] in options]
 
 
 def at_once(every: Sequence[Found], servers: Mapping[str, int]) -> str | None:
@@ -49,5 +54,8 @@ def at_once(every: Sequence[Found], servers: Mapping[str, int]) -> str | None:
     if any(not one.fits for one in serving):
         return "release, model or KV changes, and old servers must exchange none with new ones: all restart at once"
     if max(servers.values()) < 2:
-        return "the service has one server of each role: both restart at once"
+        return "the service has one server of each role: what must restart does so at once"
+    for role, count in servers.items():
+        if sum(one.moves for one in serving if one.role == role) >= count:
+            return f"every {role} gets another address or port, which the router knows already: all restart at once"
     return None

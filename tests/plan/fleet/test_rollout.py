@@ -34,6 +34,12 @@ def test_with_one_server_of_each_role_nothing_is_won() -> None:
     assert "one server of each role" in (at_once(seen(), {"prefill": 1, "decode": 1}) or "")
 
 
+def test_where_no_server_of_a_role_stays_where_the_router_finds_it_none_waits_for_its_turn() -> None:
+    moves = Found("decode", "decode", serves=True, fits=True, moves=True)
+    assert "every decode gets another address or port" in (at_once([moves, moves], SERVERS) or "")
+    assert at_once([moves, Found("decode", "decode", serves=True, fits=True)], SERVERS) is None
+
+
 @pytest.mark.parametrize(
     ("changes", "fits"),
     [
@@ -50,5 +56,22 @@ def test_kv_stays_the_same_unless_release_model_or_its_kind_changes(changes: dic
     old, new = (render.instance_files(plan, plan.workers[0]) for plan in (before, after))
     running = Running("active", "running", True, False, old.fingerprint)
     made = found(after.workers[0], after, running, old.script.content.decode(), new.script.content.decode())
-    assert (made.serves, made.fits) == (True, fits)
+    assert (made.serves, made.fits, made.moves) == (True, fits, False)
     assert not found(after.workers[0], after, ABSENT, "", new.script.content.decode()).serves
+
+
+@pytest.mark.parametrize(
+    ("host", "changes", "moves"),
+    [
+        ("gpu-2", {"decode_port": 30101}, True),
+        ("gpu-2", {"decode_bootstrap_port": 9101}, False),
+        ("gpu-2", {"decode_mem_fraction": 0.5}, False),
+        ("gpu-1", {"prefill_bootstrap_port": 9101}, True),
+    ],
+)
+def test_a_server_moves_with_its_address_and_ports(host: str, changes: dict[str, object], moves: bool) -> None:
+    before, after = fleet_plans(GROUPS)[host], fleet_plans(GROUPS, **{host.replace("-", "_"): changes})[host]
+    old, new = (render.instance_files(plan, plan.workers[0]) for plan in (before, after))
+    running = Running("active", "running", True, False, old.fingerprint)
+    made = found(after.workers[0], after, running, old.script.content.decode(), new.script.content.decode())
+    assert (made.fits, made.moves) == (True, moves)
