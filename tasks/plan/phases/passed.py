@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from tasks.plan.files import WantedFile, to_json
+from tasks.plan.phases.routing import workers_file
 from tasks.plan.plan import Plan
 from tasks.plan.service.paths import DEVICES, LOCK, PASSED, PROBE_UNIT, RESTORING, RESUME, UNITS
 from tasks.plan.service.restarts import FoundUnits
@@ -44,14 +45,16 @@ def _config(
 ) -> dict[str, object]:
     """units: of servers and router, all that are there. router: "" on a host without one."""
     paths, proof = plan.paths, (plan.paths.probe, plan.paths.told)
+    routed = [file.path] if (file := workers_file(plan)) else []  # with the servers that it had then
     return {
         "kept": PASSED,
         "files": [
             *(path for unit in units for path in paths.files_of(unit)),
-            f"{UNITS}/{plan.target}", paths.verify, paths.passed, paths.pin, paths.secret, paths.tls, *proof, *more,
+            f"{UNITS}/{plan.target}", paths.verify, paths.passed, paths.pin, paths.secret, paths.tls, *proof, *routed,
+            *more,
         ],
         "links": [paths.current, paths.previous],
-        "quiet": [paths.verify, paths.passed, paths.pin, paths.previous, *proof, *more],
+        "quiet": [paths.verify, paths.passed, paths.pin, paths.previous, *proof, *routed, *more],
         "workers": [*workers],
         "router": router,
         "target": plan.target,

@@ -134,6 +134,13 @@ def test_a_host_without_a_router_keeps_no_key_and_asks_nothing_when_it_goes_back
     assert not any("probe-router" in check.words for check in release_checks(decode))
 
 
+def test_the_list_of_servers_comes_back_with_what_passed_and_no_server_stops_for_it() -> None:
+    for host, there in (("gpu-1", True), ("gpu-2", False)):
+        kept = json.loads(passed_config(fleet_plans()[host], []).content)
+        assert ("/etc/sglang-pd/workers.json" in kept["files"]) is there
+        assert ("/etc/sglang-pd/workers.json" in kept["quiet"]) is there
+
+
 def test_the_kv_path_is_measured_within_a_host_alone() -> None:
     assert configuration(fleet_plans()["gpu-1"])["pairs"] == []
     assert configuration(fleet_plans({"gpu-1": ("prefill", "decode", "router"), "gpu-2": ("decode",)})["gpu-1"])[
