@@ -42,15 +42,26 @@ def restarted(
             if rollout.halted:
                 say(host, f"{worker.name} stays as it is: {rollout.halted}", "red")
                 return False
-            if not _in_turn(state, host, plan, rollout, worker, serving, limit):
-                rollout.halted = f"{worker.name} of {host.name} did not come up with the change"
+            # also where the way onto the host breaks, which raises
+            rollout.halted = f"{worker.name} of {host.name} did not come up with the change"
+            if not _in_turn(state, host, plan, rollout, worker, serving, limit, last=worker is restart[-1]):
                 return False
+            rollout.halted = ""
     return True
 
 
 def _in_turn(
-    state: State, host: Host, plan: Plan, rollout: Rollout, worker: Instance, serving: Sequence[str], limit: int
+    state: State,
+    host: Host,
+    plan: Plan,
+    rollout: Rollout,
+    worker: Instance,
+    serving: Sequence[str],
+    limit: int,
+    *,
+    last: bool,
 ) -> bool:
+    """last: of the servers that restart on this host."""
     if worker.unit not in serving:
         return _start(state, host, plan, (worker,), serving, limit)
     others = [one for one in plan.served if one.role == worker.role and one.url != worker.url]
@@ -68,18 +79,22 @@ def _in_turn(
         _route(host, one, of_router, None, count)
     took = f"{time.monotonic() - began:.0f} s"
     say(host, f"{worker.name} was away for {took}" if others else f"no request was answered for {took}")
-    return good and _passed(state, host, plan, rollout)
+    # through a router that does not run, nothing is answered: it comes up after the servers
+    answering = [(one, of_router) for one, of_router, count in routers if count is not None]
+    return good and _passed(state, host, plan, answering[:1], last=last)
 
 
-def _passed(state: State, host: Host, plan: Plan, rollout: Rollout) -> bool:
+def _passed(state: State, host: Host, plan: Plan, routers: Sequence[tuple[Host, Plan]], *, last: bool) -> bool:
     """Right answers through a router with this server behind it again; then its change stays, however the run ends."""
-    for router_host, of_router in rollout.routers[:1]:
+    for router_host, of_router in routers:
         asked = [f"{of_router.paths.bin}/pd-verify", "--config", of_router.paths.verify]
         right, output = router_host.run_shell_command(StringCommand(shlex.join(asked)), **_way(router_host))
         if not right:
-            said = " ".join([*output.stderr_lines, *output.stdout_lines][-1:])
-            return taken_back(state, host, plan, [f"asked through {router_host.name}: {said}"])
-    if plan.router:  # its own change is not tried yet
+            lines = [line.strip() for line in (*output.stderr_lines, *output.stdout_lines)]
+            said = [line for line in lines if line.startswith(("FAIL ", "why: "))] or lines[-1:]
+            return taken_back(state, host, plan, [f"asked through {router_host.name}: {' '.join(said)}"])
+    # Files are kept of a host as a whole: not while a change of its router, or of its next server, is not tried yet.
+    if plan.router or not last:
         return True
     return run_and_log(state, host, f"{passed.disarming()}; {shlex.join(passed.words(plan, 'keep'))}")
 
@@ -112,6 +127,8 @@ def _route(host: Host, router_host: Host, plan: Plan, without: str | None, count
     upload, arguments = sent(file.content, f"{file.path}.new"), _way(router_host)
     new, owner = shlex.quote(f"{file.path}.new"), shlex.quote(f"{file.owner}:{file.group}")
     put = f"chown {owner} {new} && chmod {file.mode} {new} && mv -fT {new} {shlex.quote(file.path)}"
+    if without:  # should this run break off meanwhile, the server comes back into the file
+        put = f"{{ {passed.arming(plan, [one.unit for one in plan.instances])}; }} && {put}"
     good, output = router_host.run_shell_command(upload, **{**arguments, **upload.connector_arguments})
     if good:
         good, output = router_host.run_shell_command(StringCommand(put), **arguments)

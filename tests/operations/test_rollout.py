@@ -1,0 +1,136 @@
+"""Servers of several hosts that restart one at a time: what is asked of which host, as far as no host is needed."""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyinfra.api import Config, Host, Inventory, State
+from pyinfra.connectors.util import CommandOutput, OutputLine
+from pyinfra.context import ctx_state
+
+from tasks.operations.rollout import restarted
+from tasks.plan.fleet.rollout import Found
+from tasks.plan.plan import Plan
+from tasks.support.fleet import Rollout
+from tests.plan.builders import fleet_plans
+
+GROUPS = {"gpu-1": ("prefill", "router"), "gpu-2": ("decode",), "gpu-3": ("decode",)}
+ACTIVE = base64.b64encode(b"ActiveState=active\nSubState=running\n").decode()
+
+
+class Connector:
+    """The end of a way onto a host: keeps what is asked for, and says what a host says on which all goes well."""
+
+    def __init__(self, units: list[str]) -> None:
+        self.asked: list[str] = []
+        self.breaks = lambda command: False
+        self.right = True
+        self.servers = "3"
+        self._units = units
+
+    def run_shell_command(self, command: object, **_: object) -> tuple[bool, CommandOutput]:
+        text = str(command)
+        self.asked.append(text)
+        if self.breaks(text):
+            raise OSError("the connection is gone")
+        lines = ["drained"]
+        if "pd-drain router" in text:
+            lines = [self.servers] if self.servers else []
+        elif "pd-verify" in text:
+            lines = ["ok: 5/5 answers"] if self.right else ["FAIL 17*23: 1 s", "why: it is 392", "failed: 4/5 answers"]
+            return self.right, CommandOutput([OutputLine("stdout", line) for line in lines])
+        elif "section()" in text:
+            gates = ((unit, ACTIVE) for unit in self._units)
+            lines = [f"@@section {name} {said} 0" for unit, shown in gates for name, said in
+                     ((unit, shown), (f"{unit} gate", ""))]  # fmt: skip
+        return True, CommandOutput([OutputLine("stdout", line) for line in lines])
+
+    def ran(self, word: str) -> list[str]:
+        return [command for command in self.asked if word in command]
+
+
+class Hosts:
+    def __init__(self, plans: dict[str, Plan], state: State) -> None:
+        self.plans, self.state, self.rollout = plans, state, Rollout()
+        self.rollout.plans = plans
+        self.ways: dict[str, Connector] = {}
+        for name, plan in plans.items():
+            self.ways[name] = Connector([one.unit for one in plan.instances])
+            self.host(name).connector = self.ways[name]  # type: ignore[assignment]
+            self.rollout.found += [Found(one.name, one.role, serves=True, fits=True) for one in plan.workers]
+
+    def host(self, name: str) -> Host:
+        return self.state.inventory.get_host(name)
+
+    def restart(self, name: str) -> bool:
+        workers = self.plans[name].workers
+        units = [worker.unit for worker in workers]
+        return restarted(self.state, self.host(name), self.plans[name], self.rollout, workers, units, 60)
+
+
+@pytest.fixture
+def hosts() -> Iterator[Callable[..., Hosts]]:
+    state = State(Inventory(([*GROUPS], {})), Config())
+
+    def made(**changes: dict[str, Any]) -> Hosts:
+        return Hosts(fleet_plans(GROUPS, **changes), state)
+
+    with ctx_state.use(state):
+        yield made
+
+
+def test_a_way_onto_a_host_that_breaks_stops_the_rollout(hosts: Callable[..., Hosts]) -> None:
+    made = hosts()
+    made.ways["gpu-2"].breaks = lambda command: "systemctl restart" in command
+    with pytest.raises(OSError, match="the connection is gone"):
+        made.restart("gpu-2")
+    assert made.restart("gpu-3") is False
+    assert made.ways["gpu-3"].asked == [], "the next server stays as it is"
+
+
+def test_what_passed_is_kept_once_the_last_server_of_a_host_has_its_change(hosts: Callable[..., Hosts]) -> None:
+    made = hosts(gpu_2={"decode_instances": 2})
+    assert made.restart("gpu-2") is True
+    asked = made.ways["gpu-2"].asked
+    restarts, keeps = ([asked.index(each) for each in made.ways["gpu-2"].ran(word)] for word in (
+        "systemctl restart", "pd-passed keep"))  # fmt: skip
+    assert (len(restarts), len(keeps)) == (2, 1)
+    assert keeps[0] > restarts[1]
+    assert len(made.ways["gpu-1"].ran("pd-verify")) == 2, "the questions are asked after each"
+
+
+def test_a_server_that_is_out_of_the_list_comes_back_where_the_run_breaks_off(hosts: Callable[..., Hosts]) -> None:
+    made = hosts()
+    assert made.restart("gpu-2") is True
+    out, back = made.ways["gpu-1"].ran("mv -fT")
+    assert out.index("pd-passed resume") < out.index("mv -fT")
+    assert "resume" not in back
+
+
+def test_a_wrong_answer_takes_the_change_back_and_is_shown(
+    hosts: Callable[..., Hosts], caplog: pytest.LogCaptureFixture
+) -> None:
+    made = hosts()
+    made.ways["gpu-1"].right = False
+    with caplog.at_level(logging.INFO, logger="pyinfra"):
+        assert made.restart("gpu-2") is False
+    assert made.ways["gpu-2"].ran("pd-passed restore")
+    assert "asked through gpu-1: FAIL 17*23: 1 s why: it is 392" in caplog.text
+
+
+def test_a_router_that_does_not_run_is_asked_nothing(hosts: Callable[..., Hosts]) -> None:
+    """It comes up after the servers: a change of theirs must not be taken back for it."""
+    made = hosts()
+    made.ways["gpu-1"].servers, made.ways["gpu-1"].right = "", False
+    assert made.restart("gpu-2") is True
+    assert not made.ways["gpu-1"].ran("pd-verify")
+
+
+def test_a_host_with_its_own_router_keeps_nothing_before_that_is_tried(hosts: Callable[..., Hosts]) -> None:
+    made = hosts()
+    assert made.restart("gpu-1") is True
+    assert not made.ways["gpu-1"].ran("pd-passed keep")
