@@ -63,7 +63,10 @@ def test_requests_that_do_not_end_are_named(answers: Answers) -> None:
     assert "still has requests after 1 s: num_running_reqs 2" in said
 
 
-@pytest.mark.parametrize("text", ["", "up 1\n"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "up 1\n", "sglang:num_running_reqs 1.2.3\n", "sglang:num_running_reqs e+\n", "sglang:num_queue_reqs .\n"],
+)
 def test_what_shows_no_gauges_is_no_server(answers: Answers, text: str) -> None:
     answers.texts = [text]
     status, said = ran("server", "--url", answers.url, "--limit", "5")
@@ -79,3 +82,11 @@ def test_a_router_is_followed_until_it_has_so_many_servers(answers: Answers) -> 
     assert ran("router", "--url", answers.url, "--servers", "2", "--limit", "60") == (0, "2\n")
     status, said = ran("router", "--url", answers.url, "--servers", "3", "--limit", "1")
     assert (status, "has 2, not 3, after 1 s" in said) == (1, True)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "null", '{"total_workers": "many"}', '{"total_workers": 1e999}'])
+def test_a_router_that_answers_nonsense_tells_of_none(answers: Answers, text: str) -> None:
+    answers.texts = [text]
+    status, said = ran("router", "--url", answers.url, "--limit", "0.1")
+    assert status == 1
+    assert "tells of none" in said and "Traceback" not in said
