@@ -114,6 +114,7 @@ def spread(fleet: Service) -> dict[str, dict[str, int]]:
         return grown(before, counters(fleet.router))
 
 
+@pytest.mark.skipif(HOSTS < 3, reason="two hosts are there from the start")
 def test_a_host_that_joins_disturbs_nobody(grown_fleet: Grown) -> None:
     assert grown_fleet.client.failed == [], str(grown_fleet.client)
     answers_alike(grown_fleet.client)

@@ -103,18 +103,25 @@ def together(every: Iterable[Member], service: str) -> tuple[Member, ...]:
             for member in found
             if member.reached and (is_loopback(member.reached) or member.reached == "lo")
         ]
-        taken: dict[str, str] = {}
-        for member in found:
-            if member.reached and _is_address(member.reached):
-                other = taken.setdefault(str(ipaddress.ip_address(member.reached)), member.host)
-                if other != member.host:
-                    lines.append(
-                        f"{other} and {member.host} both have service_address = {member.reached!r}: one host is named "
-                        "twice, or one of them has another address"
-                    )
+        written = {one.host: one.reached for one in found if one.reached and _is_address(one.reached)}
+        lines += shared({host: str(ipaddress.ip_address(address)) for host, address in written.items()})
     if lines:
         raise PlanError(*lines)
     return found
+
+
+def shared(addresses: Mapping[str, str]) -> list[str]:
+    """A line for each host that has the address of another. addresses: by host."""
+    lines = []
+    first: dict[str, str] = {}
+    for host, address in addresses.items():
+        other = first.setdefault(address, host)
+        if other != host:
+            lines.append(
+                f"{other} and {host} both have service_address = {address!r}: one host is named twice, or one of them "
+                "has another address"
+            )
+    return lines
 
 
 def _hosts(members: Sequence[Member]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tasks.plan.errors import PlanError
 from tasks.plan.fleet import agreement
-from tasks.plan.fleet.members import Member
+from tasks.plan.fleet.members import Member, shared
 from tasks.plan.service.instances import Remote
 from tasks.plan.settings.place import Place
 from tasks.plan.settings.roles import PAIR
@@ -32,8 +32,9 @@ def joined(
     if len(found) == 1:
         (alone,) = found
         return {alone.host: Together(load(data[alone.host], Place(alone.roles)))}
+    # again, now that interfaces are addresses too
+    lines = shared({member.host: reached[member.host][0] for member in found})
     loaded: dict[str, Settings] = {}
-    lines: list[str] = []
     for member in found:
         address, interface = reached[member.host]
         peers = tuple(reached[other.host][0] for other in found if other is not member)

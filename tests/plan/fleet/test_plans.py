@@ -10,7 +10,7 @@ import pytest
 
 from tasks.plan.checks import Found
 from tasks.plan.errors import PlanError
-from tasks.plan.fleet import agreement
+from tasks.plan.fleet import agreement, members, service
 from tasks.plan.host.answers import Answer, read_system
 from tasks.plan.phases.activate import jit, release_checks
 from tasks.plan.phases.passed import passed_config
@@ -23,7 +23,16 @@ from tasks.plan.service.instances import Instance
 from tasks.plan.service.restarts import Fingerprint
 from tasks.support import render
 from tests.plan import judging
-from tests.plan.builders import API_KEY, TWO_HOSTS, TWO_SOCKETS, catalogue_plan, fleet_plans, hardware, options
+from tests.plan.builders import (
+    API_KEY,
+    TWO_HOSTS,
+    TWO_SOCKETS,
+    catalogue_plan,
+    fleet_plans,
+    hardware,
+    inventoried,
+    options,
+)
 
 THREE = {**TWO_HOSTS, "gpu-3": ("decode",)}
 PREFILL, DECODE = "http://10.1.0.1:30000", "http://10.1.0.2:30001"
@@ -58,9 +67,6 @@ def test_servers_listen_and_are_reached_at_the_address_of_their_host(host: str, 
 
 
 def test_an_address_of_ipv6_stands_in_brackets() -> None:
-    from tasks.plan.fleet import members, service
-    from tests.plan.builders import inventoried
-
     hosts = inventoried(gpu_1={"service_address": "fd00::1"}, gpu_2={"service_address": "fd00::2"})
     found = members.together(members.known(members.members(hosts)), "main")
     reached = {"gpu-1": ("fd00::1", "eth1"), "gpu-2": ("fd00::2", "eth1")}
@@ -186,6 +192,13 @@ def test_what_several_hosts_cannot_do_is_one_line(changes: dict[str, object], sa
     with pytest.raises(PlanError) as refused:
         fleet_plans(gpu_1=changes, gpu_2=changes)
     assert said in refused.value.lines[0]
+
+
+def test_interfaces_with_the_same_address_on_two_hosts_are_refused() -> None:
+    hosts = inventoried(gpu_1={"service_address": "eth1"}, gpu_2={"service_address": "eth1"})
+    found = members.together(members.known(members.members(hosts)), "main")
+    with pytest.raises(PlanError, match=r"gpu-1 and gpu-2 both have service_address = '10\.1\.0\.1'"):
+        service.joined(found, {host.name: host.data for host in hosts}, dict.fromkeys(TWO_HOSTS, ("10.1.0.1", "eth1")))
 
 
 def test_a_minimum_that_the_service_never_reaches_is_refused() -> None:
