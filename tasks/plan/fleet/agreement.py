@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tasks.plan.errors import PlanError
+from tasks.plan.fleet.members import Member
 from tasks.plan.plan import Plan
 from tasks.plan.settings.roles import PAIR
 from tasks.plan.settings.settings import Settings
@@ -30,6 +31,17 @@ def settings(service: str, every: Mapping[str, Settings]) -> None:
             )
     if lines:
         raise PlanError(*lines)
+
+
+def releases(found: Sequence[Member], every: Mapping[str, Settings]) -> None:
+    """Raises PlanError, one line, where --limit takes some servers to another release and keeps the rest."""
+    out = [one.host for one in found if not one.taken and not {*PAIR}.isdisjoint(one.roles)]
+    asked = {name for one in found if one.taken for name in ("rollback", "unpin") if getattr(every[one.host], name)}
+    if out and asked:
+        raise PlanError(
+            f"setting {' and '.join(sorted(asked))} = True changes the release, and --limit leaves out "
+            f"{', '.join(out)}: servers of two releases must exchange no KV; run deploy.py without --limit"
+        )
 
 
 def minimums(every: Mapping[str, Settings]) -> None:

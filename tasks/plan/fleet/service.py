@@ -45,6 +45,7 @@ def joined(
     if lines:
         raise PlanError(*lines)
     agreement.settings(found[0].service, loaded)
+    agreement.releases(found, loaded)
     agreement.minimums(loaded)
     every = {one: servers(one, wanted) for one, wanted in loaded.items()}
     return {

@@ -25,6 +25,7 @@ from tasks.support import render
 from tests.plan import judging
 from tests.plan.builders import (
     API_KEY,
+    REACHED,
     TWO_HOSTS,
     TWO_SOCKETS,
     catalogue_plan,
@@ -167,6 +168,22 @@ def test_the_kv_path_is_measured_within_a_host_alone() -> None:
 def test_hosts_of_a_service_that_differ_are_refused(setting: str, value: object) -> None:
     with pytest.raises(PlanError, match=f"setting {setting} differs within service 'main': gpu-1 has .*, gpu-2 has"):
         fleet_plans(gpu_2={setting: value})
+
+
+@pytest.mark.parametrize("setting", ["rollback", "unpin"])
+def test_servers_that_limit_leaves_out_stay_on_no_other_release(setting: str) -> None:
+    groups = {**TWO_HOSTS, "gw-1": ("router",)}
+    hosts = inventoried(groups, **{key: {setting: True} for key in ("gpu_1", "gpu_2", "gw_1")})
+
+    def joined(*out: str) -> None:
+        limited = [replace(host, taken=host.name not in out) for host in hosts]
+        found = members.together(members.known(members.members(limited)), "main")
+        service.joined(found, {host.name: host.data for host in hosts}, REACHED)
+
+    joined()
+    joined("gw-1")
+    with pytest.raises(PlanError, match=f"setting {setting} = True changes the release, and --limit leaves out gpu-2"):
+        joined("gpu-2")
 
 
 def test_hosts_that_turn_out_to_serve_with_other_pages_are_refused() -> None:
