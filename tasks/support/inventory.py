@@ -15,6 +15,7 @@ from pyinfra.api.exceptions import PyinfraError
 from pyinfra.context import ctx_state
 
 from tasks.plan.errors import one_line
+from tasks.plan.settings.place import PARTS
 from tasks.support import summary
 from tasks.support.catalogue import ROOT
 
@@ -49,6 +50,8 @@ def groups(hosts: Sequence[Host], group_data: bool = True, **more: Sequence[Host
     inventory = Path(parameters.get("inventory") or "inventory.py")
     if [*(parameters.get("operations") or ())] == ["deploy.py"]:
         summary.expect()
+        if any(part in found for part in PARTS):
+            _check_side_by_side(parameters)
     known = [*found, "all", "hosts", inventory.stem]  # pyinfra makes groups of the file's name and its variables
     _check_limit(parameters.get("limit") or (), names, known)
     for folder in dict.fromkeys(place.resolve() for place in (Path(), inventory.parent) if group_data):
@@ -88,6 +91,15 @@ def _check_folder() -> None:
 def _command_line() -> dict[str, Any]:
     context = click.get_current_context(silent=True)
     return dict(context.params) if context else {}
+
+
+def _check_side_by_side(parameters: dict[str, Any]) -> None:
+    for name in ("serial", "no_wait"):
+        if parameters.get(name):
+            raise PyinfraError(
+                f"--{name.replace('_', '-')}: hosts that serve together wait for each other in each phase, and with it "
+                "they would not: run without it"
+            )
 
 
 def _check_limit(patterns: Sequence[str], names: Sequence[str], known: Sequence[str]) -> None:

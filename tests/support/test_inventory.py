@@ -194,6 +194,14 @@ def test_a_member_that_is_no_host(checkout: Checkout, group: str, written: str) 
     assert f"{group} holds " in refused(checkout, "-y")
 
 
+@pytest.mark.parametrize("option", ["--serial", "--no-wait"])
+def test_hosts_that_serve_together_do_not_run_one_after_the_other(checkout: Checkout, option: str) -> None:
+    one, other = "@fake/gpu-1", "@fake/gpu-2"
+    checkout.hosts(one, other)
+    checkout.roles(prefill=[one], decode=[other], router=[one])
+    assert f"{option}: hosts that serve together wait for each other" in refused(checkout, "-y", option)
+
+
 @pytest.mark.parametrize("name", ["prefill", "decode", "router"])
 def test_a_host_that_is_called_as_a_role(checkout: Checkout, name: str) -> None:
     checkout.hosts("@fake/gpu-1", name)
