@@ -43,7 +43,7 @@ def restarted(
                 say(host, f"{worker.name} stays as it is: {rollout.halted}", "red")
                 return False
             # also where the way onto the host breaks, which raises
-            rollout.halted = f"{worker.name} of {host.name} did not come up with the change"
+            rollout.halted = f"{worker.name} of {host.name} did not get through its turn"
             if not _in_turn(state, host, plan, rollout, worker, serving, limit, last=worker is restart[-1]):
                 return False
             rollout.halted = ""
@@ -69,9 +69,16 @@ def _in_turn(
     if not others:
         say(host, f"{worker.name} is the only {worker.role}: no request is answered until it is back", "yellow")
     routers = [(one, of_router, _count(one, of_router)) for one, of_router in rollout.routers]
-    for one, of_router, count in routers:
-        # without the last of a role a router has no count to tell
+    # without the last of a role a router has no count to tell
+    written = [
         _route(host, one, of_router, worker.url, count - 1 if count and others else None)
+        for one, of_router, count in routers
+    ]
+    if not all(written):
+        say(host, f"{worker.name} stays as it is: its router still sends it requests", "red")
+        for one, of_router, _ in routers:
+            _route(host, one, of_router, None, None)
+        return False
     drain = ["server", "--url", worker.url, "--limit", str(plan.settings.stop_limit)]
     run_and_log(state, host, shlex.join([f"{plan.paths.bin}/pd-drain", *drain]))
     good = _start(state, host, plan, (worker,), serving, limit)
@@ -117,10 +124,11 @@ def _start(
     )
 
 
-def _route(host: Host, router_host: Host, plan: Plan, without: str | None, count: int | None) -> None:
+def _route(host: Host, router_host: Host, plan: Plan, without: str | None, count: int | None) -> bool:
     """Write the file of a router, and wait until it has followed. host: whose turn it is, for what is said.
 
-    without: URL of a server that gets no requests. count: of the servers that the router then has, where it is known.
+    False where the file could not be written. without: URL of a server that gets no requests. count: of the servers
+    that the router then has, where it is known.
     """
     file = workers_file(plan, () if without is None else (without,))
     assert file is not None
@@ -132,11 +140,13 @@ def _route(host: Host, router_host: Host, plan: Plan, without: str | None, count
     good, output = router_host.run_shell_command(upload, **{**arguments, **upload.connector_arguments})
     if good:
         good, output = router_host.run_shell_command(StringCommand(put), **arguments)
+    written = good
     if good and count is not None:
         waits = StringCommand(shlex.join([*_ask(plan, ROUTER_LIMIT), "--servers", str(count)]))
         good, output = router_host.run_shell_command(waits, **arguments)
     if not good:
         say(host, f"{router_host.name}, {file.path}: {' '.join(output.stderr_lines)[-240:]}", "yellow")
+    return bool(written)
 
 
 def _count(router_host: Host, plan: Plan) -> int | None:

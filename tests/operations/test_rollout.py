@@ -27,7 +27,8 @@ class Connector:
 
     def __init__(self, units: list[str]) -> None:
         self.asked: list[str] = []
-        self.breaks = lambda command: False
+        self.breaks: Callable[[str], bool] = lambda command: False
+        self.fails: Callable[[str], bool] = lambda command: False
         self.right = True
         self.servers = "3"
         self._units = units
@@ -37,6 +38,8 @@ class Connector:
         self.asked.append(text)
         if self.breaks(text):
             raise OSError("the connection is gone")
+        if self.fails(text):
+            return False, CommandOutput([OutputLine("stderr", "no space left on device")])
         lines = ["drained"]
         if "pd-drain router" in text:
             lines = [self.servers] if self.servers else []
@@ -109,6 +112,21 @@ def test_a_server_that_is_out_of_the_list_comes_back_where_the_run_breaks_off(ho
     out, back = made.ways["gpu-1"].ran("mv -fT")
     assert out.index("pd-passed resume") < out.index("mv -fT")
     assert "resume" not in back
+
+
+def test_a_server_whose_router_cannot_be_told_stays_as_it_is(hosts: Callable[..., Hosts]) -> None:
+    made = hosts()
+    made.ways["gpu-1"].fails = lambda command: "mv -fT" in command
+    assert made.restart("gpu-2") is False
+    assert not made.ways["gpu-2"].ran("systemctl restart")
+    assert made.restart("gpu-3") is False
+    assert made.ways["gpu-3"].asked == []
+
+
+def test_a_router_that_is_slow_to_follow_stops_nothing(hosts: Callable[..., Hosts]) -> None:
+    made = hosts()
+    made.ways["gpu-1"].fails = lambda command: "--servers" in command
+    assert made.restart("gpu-2") is True
 
 
 def test_a_wrong_answer_takes_the_change_back_and_is_shown(
