@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from pyinfra.api import Host, State, StringCommand
@@ -13,6 +13,7 @@ from pyinfra.api.arguments import CONNECTOR_ARGUMENT_KEYS, pop_global_arguments
 from tasks.operations.passed import ready_or_back, taken_back
 from tasks.operations.progress import run_and_log, say
 from tasks.operations.upload import sent
+from tasks.plan.fleet.rollout import turns as in_turns
 from tasks.plan.phases import passed
 from tasks.plan.phases.routing import workers_file
 from tasks.plan.plan import Plan
@@ -37,17 +38,22 @@ def restarted(
         if together:
             say(host, together, "yellow")
         return _start(state, host, plan, tuple(restart), serving, limit)
-    for worker in restart:
+    turns = in_turns(restart, plan)
+    for workers in turns:
         with rollout.turn:
             if rollout.halted:
-                say(host, f"{worker.name} stays as it is: {rollout.halted}", "red")
+                say(host, f"{_names(workers)}: no change, since {rollout.halted}", "red")
                 return False
             # also where the way onto the host breaks, which raises
-            rollout.halted = f"{worker.name} of {host.name} did not get through its turn"
-            if not _in_turn(state, host, plan, rollout, worker, serving, limit, last=worker is restart[-1]):
+            rollout.halted = f"{_names(workers)} of {host.name} did not get through with it"
+            if not _in_turn(state, host, plan, rollout, workers, serving, limit, last=workers is turns[-1]):
                 return False
             rollout.halted = ""
     return True
+
+
+def _names(workers: Sequence[Instance]) -> str:
+    return " and ".join(worker.name for worker in workers)
 
 
 def _in_turn(
@@ -55,37 +61,41 @@ def _in_turn(
     host: Host,
     plan: Plan,
     rollout: Rollout,
-    worker: Instance,
+    workers: tuple[Instance, ...],
     serving: Sequence[str],
     limit: int,
     *,
     last: bool,
 ) -> bool:
     """last: of the servers that restart on this host."""
-    if worker.unit not in serving:
-        return _start(state, host, plan, (worker,), serving, limit)
-    others = [one for one in plan.served if one.role == worker.role and one.url != worker.url]
+    out = [worker for worker in workers if worker.unit in serving]
+    if not out:
+        return _start(state, host, plan, workers, serving, limit)
+    urls = {worker.url for worker in out}
+    left = {one.role for one in plan.served if one.url not in urls}
+    lone = [worker for worker in out if worker.role not in left]
     began = time.monotonic()
-    if not others:
+    for worker in lone:
         say(host, f"{worker.name} is the only {worker.role}: no request is answered until it is back", "yellow")
     routers = [(one, of_router, _count(one, of_router)) for one, of_router in rollout.routers]
     # without the last of a role a router has no count to tell
     written = [
-        _route(host, one, of_router, worker.url, count - 1 if count and others else None)
+        _route(host, one, of_router, urls, count - len(urls) if count and not lone else None)
         for one, of_router, count in routers
     ]
     if not all(written):
-        say(host, f"{worker.name} stays as it is: its router still sends it requests", "red")
+        say(host, f"{_names(workers)}: no change, since a router still sends requests there", "red")
         for one, of_router, _ in routers:
-            _route(host, one, of_router, None, None)
+            _route(host, one, of_router, (), None)
         return False
-    drain = ["server", "--url", worker.url, "--limit", str(plan.settings.stop_limit)]
-    run_and_log(state, host, shlex.join([f"{plan.paths.bin}/pd-drain", *drain]))
-    good = _start(state, host, plan, (worker,), serving, limit)
+    for url in sorted(urls):
+        drain = ["server", "--url", url, "--limit", str(plan.settings.stop_limit)]
+        run_and_log(state, host, shlex.join([f"{plan.paths.bin}/pd-drain", *drain]))
+    good = _start(state, host, plan, workers, serving, limit)
     for one, of_router, count in routers:
-        _route(host, one, of_router, None, count)
+        _route(host, one, of_router, (), count)
     took = f"{time.monotonic() - began:.0f} s"
-    say(host, f"{worker.name} was away for {took}" if others else f"no request was answered for {took}")
+    say(host, f"no request was answered for {took}" if lone else f"{_names(workers)} was away for {took}")
     # through a router that does not run, nothing is answered: it comes up after the servers
     answering = [(one, of_router) for one, of_router, count in routers if count is not None]
     return good and _passed(state, host, plan, answering[:1], last=last)
@@ -124,13 +134,13 @@ def _start(
     )
 
 
-def _route(host: Host, router_host: Host, plan: Plan, without: str | None, count: int | None) -> bool:
+def _route(host: Host, router_host: Host, plan: Plan, without: Collection[str], count: int | None) -> bool:
     """Write the file of a router, and wait until it has followed. host: whose turn it is, for what is said.
 
-    False where the file could not be written. without: URL of a server that gets no requests. count: of the servers
-    that the router then has, where it is known.
+    False where the file could not be written. without: URLs of servers that get no requests. count: of the servers that
+    the router then has, where it is known.
     """
-    file = workers_file(plan, () if without is None else (without,))
+    file = workers_file(plan, without)
     assert file is not None
     upload, arguments = sent(file.content, f"{file.path}.new"), _way(router_host)
     new, owner = shlex.quote(f"{file.path}.new"), shlex.quote(f"{file.owner}:{file.group}")

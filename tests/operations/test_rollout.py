@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -79,8 +79,8 @@ class Hosts:
 def hosts() -> Iterator[Callable[..., Hosts]]:
     state = State(Inventory(([*GROUPS], {})), Config())
 
-    def made(**changes: dict[str, Any]) -> Hosts:
-        return Hosts(fleet_plans(GROUPS, **changes), state)
+    def made(groups: Mapping[str, tuple[str, ...]] = GROUPS, **changes: dict[str, Any]) -> Hosts:
+        return Hosts(fleet_plans(groups, **changes), state)
 
     with ctx_state.use(state):
         yield made
@@ -152,3 +152,16 @@ def test_a_host_with_its_own_router_keeps_nothing_before_that_is_tried(hosts: Ca
     made = hosts()
     assert made.restart("gpu-1") is True
     assert not made.ways["gpu-1"].ran("pd-passed keep")
+
+
+def test_prefill_and_the_decode_server_that_takes_it_along_leave_the_list_together(hosts: Callable[..., Hosts]) -> None:
+    made = hosts({"gpu-1": ("prefill", "router"), "gpu-2": ("prefill", "decode"), "gpu-3": ("decode",)})
+    made.ways["gpu-1"].servers = "4"
+    assert made.restart("gpu-2") is True
+    asked = made.ways["gpu-2"]
+    assert len(asked.ran("pd-drain server")) == 2
+    assert [command.partition(" --no-block ")[2] for command in asked.ran("systemctl restart")] == [
+        "sglang-pd-prefill.service sglang-pd-decode.service"
+    ]
+    assert len(made.ways["gpu-1"].ran("mv -fT")) == 2
+    assert [command[-1] for command in made.ways["gpu-1"].ran("--servers")] == ["2", "4"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tasks.plan.plan import Plan
-from tasks.plan.service.instances import Instance
+from tasks.plan.service.instances import Instance, goes_with
 from tasks.plan.service.restarts import DOWN, Running
 
 # Options of a launch script that say what KV is made of and how it moves: SGLang compares few of them.
@@ -41,6 +41,13 @@ def found(worker: Instance, plan: Plan, running: Running, was: str, becomes: str
 def _lines(script: str, options: Sequence[str]) -> list[list[str]]:
     lines = [line.removesuffix("\\").split() for line in script.splitlines()]
     return [words for words in lines if words and words[0] in options]
+
+
+def turns(restart: Sequence[Instance], plan: Plan) -> list[tuple[Instance, ...]]:
+    """The servers of a host that restart, those together that systemd restarts together."""
+    along = goes_with(plan.instances)
+    leads = [one for one in restart if along.get(one.name) not in restart]
+    return [(*(other for other in restart if along.get(other.name) == one), one) for one in leads]
 
 
 def at_once(every: Sequence[Found], servers: Mapping[str, int]) -> str | None:

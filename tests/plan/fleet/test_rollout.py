@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.plan.fleet.rollout import Found, at_once, found
+from tasks.plan.fleet.rollout import Found, at_once, found, turns
 from tasks.plan.service.restarts import ABSENT, Running
 from tasks.support import render
 from tests.plan.builders import TWO_HOSTS, fleet_plans
@@ -58,6 +58,15 @@ def test_kv_stays_the_same_unless_release_model_or_its_kind_changes(changes: dic
     made = found(after.workers[0], after, running, old.script.content.decode(), new.script.content.decode())
     assert (made.serves, made.fits, made.moves) == (True, fits, False)
     assert not found(after.workers[0], after, ABSENT, "", new.script.content.decode()).serves
+
+
+def test_prefill_has_its_turn_with_the_lone_decode_server_that_takes_it_along() -> None:
+    plan = fleet_plans({"gpu-1": ("prefill", "decode", "router"), "gpu-2": ("decode",)})["gpu-1"]
+    prefill, decode = plan.workers
+    assert turns(plan.workers, plan) == [(prefill, decode)]
+    assert turns([prefill], plan) == [(prefill,)]
+    two = fleet_plans(GROUPS, gpu_2={"decode_instances": 2})["gpu-2"]
+    assert turns(two.workers, two) == [(one,) for one in two.workers]
 
 
 @pytest.mark.parametrize(
