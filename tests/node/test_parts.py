@@ -132,7 +132,7 @@ def test_a_bundle_holds_what_helps_and_no_secret(planted: Node, tmp_path: Path) 
 def test_a_run_that_asks_at_its_end_what_serves_leaves_nothing_behind(planted: Node) -> None:
     as_plain = plain_user(planted, password="not so secret")
     try:
-        assert "  serves    no" in (ran := deploy(planted, "--dry", *as_plain)).output, ran.output
+        assert "serves    nothing" in (ran := deploy(planted, "--dry", *as_plain)).output, ran.output
         assert out(planted, "find /tmp /var/tmp /home/plain -name '*pyinfra*'") == "", "what hands sudo the password"
     finally:
         without_plain_user(planted)
