@@ -10,7 +10,6 @@ from typing import Any, TypeVar, cast
 
 from pyinfra import logger
 from pyinfra.api import FactBase, Host, State, StringCommand
-from pyinfra.api.arguments import CONNECTOR_ARGUMENT_KEYS
 from pyinfra.api.output import format_text
 
 from tasks.facts.paths import Paths
@@ -25,6 +24,7 @@ from tasks.plan.release.manifest import checked
 from tasks.plan.service.paths import run_of
 from tasks.plan.service.restarts import Phase, read_gates
 from tasks.support import summary
+from tasks.support.connection import of_connector
 
 F = TypeVar("F")
 POLL = 0.5  # seconds between two looks at a gate
@@ -196,5 +196,4 @@ def _reasons(host: Host, unit: str) -> list[str]:
 
 def _as_operation(host: Host) -> dict[str, Any]:
     """The running operation's way onto the host (sudo and so on)."""
-    arguments = cast(dict[str, Any], host.current_op_global_arguments or {})
-    return {key: arguments[key] for key in CONNECTOR_ARGUMENT_KEYS if key in arguments}
+    return of_connector(cast(dict[str, Any], host.current_op_global_arguments or {}))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Collection, Sequence
 
 from pyinfra.api import Host, State, StringCommand
-from pyinfra.api.arguments import CONNECTOR_ARGUMENT_KEYS, pop_global_arguments
 
 from tasks.operations.passed import ready_or_back, taken_back
 from tasks.operations.progress import run_and_log, say
@@ -18,6 +16,8 @@ from tasks.plan.phases import passed
 from tasks.plan.phases.routing import workers_file
 from tasks.plan.plan import Plan
 from tasks.plan.service.instances import Instance
+from tasks.plan.service.restarts import restarting
+from tasks.support.connection import way
 from tasks.support.fleet import Rollout
 
 ROUTER_LIMIT = 30  # seconds in which a router follows its file, at which it looks every 2 s
@@ -105,7 +105,7 @@ def _passed(state: State, host: Host, plan: Plan, routers: Sequence[tuple[Host, 
     """Right answers through a router with this server behind it again; then its change stays, however the run ends."""
     for router_host, of_router in routers:
         asked = [f"{of_router.paths.bin}/pd-verify", "--config", of_router.paths.verify]
-        right, output = router_host.run_shell_command(StringCommand(shlex.join(asked)), **_way(router_host))
+        right, output = router_host.run_shell_command(StringCommand(shlex.join(asked)), **way(router_host))
         if not right:
             lines = [line.strip() for line in (*output.stderr_lines, *output.stdout_lines)]
             said = [line for line in lines if line.startswith(("FAIL ", "why: "))] or lines[-1:]
@@ -124,11 +124,7 @@ def _start(
     serving: Sequence[str],
     limit: int,
 ) -> bool:
-    units = shlex.join(worker.unit for worker in workers)
-    commands = (
-        passed.arming(plan, serving),
-        f"systemctl reset-failed {units} 2>/dev/null; systemctl restart --no-block {units}",
-    )
+    commands = (passed.arming(plan, serving), restarting(workers))
     return all(run_and_log(state, host, command) for command in commands) and ready_or_back(
         state, host, plan, {worker.name: worker.unit for worker in workers}, limit
     )
@@ -142,7 +138,7 @@ def _route(host: Host, router_host: Host, plan: Plan, without: Collection[str], 
     """
     file = workers_file(plan, without)
     assert file is not None
-    upload, arguments = sent(file.content, f"{file.path}.new"), _way(router_host)
+    upload, arguments = sent(file.content, f"{file.path}.new"), way(router_host)
     new, owner = shlex.quote(f"{file.path}.new"), shlex.quote(f"{file.owner}:{file.group}")
     put = f"chown {owner} {new} && chmod {file.mode} {new} && mv -fT {new} {shlex.quote(file.path)}"
     if without:  # should this run break off meanwhile, the server comes back into the file
@@ -161,7 +157,7 @@ def _route(host: Host, router_host: Host, plan: Plan, without: Collection[str], 
 
 def _count(router_host: Host, plan: Plan) -> int | None:
     """How many servers a router has now; None where it does not tell."""
-    _, output = router_host.run_shell_command(StringCommand(shlex.join(_ask(plan, 1))), **_way(router_host))
+    _, output = router_host.run_shell_command(StringCommand(shlex.join(_ask(plan, 1))), **way(router_host))
     told = "".join(output.stdout_lines[-1:])
     return int(told) if told.isdecimal() else None
 
@@ -170,9 +166,3 @@ def _ask(plan: Plan, limit: int) -> list[str]:
     assert plan.router is not None
     words = [f"{plan.paths.bin}/pd-drain", "router", "--url", plan.router.url, "--limit", str(limit)]
     return [*words, "--certificate", plan.paths.executed_tls] if plan.router.scheme == "https" else words
-
-
-def _way(other: Host) -> dict[str, Any]:
-    """The way onto another host of this run (sudo and so on)."""
-    given = cast(Mapping[str, Any], pop_global_arguments(other.state, other, {})[0])
-    return {key: given[key] for key in CONNECTOR_ARGUMENT_KEYS if key in given}

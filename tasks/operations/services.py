@@ -20,6 +20,7 @@ from tasks.plan.service import bindings
 from tasks.plan.service import listening as sockets
 from tasks.plan.service.instances import Instance
 from tasks.plan.service.paths import UNITS
+from tasks.plan.service.restarts import restarting
 from tasks.plan.service.strays import Stray
 from tasks.support import summary
 from tasks.support.fleet import Rollout
@@ -144,10 +145,7 @@ def running(
         for need in needs
     ]
     if restart:
-        units = shlex.join(instance.unit for instance in restart)
-        # reset-failed: an earlier start limit must not stand in the way of a start that is asked for.
-        start.append(f"systemctl reset-failed {units} 2>/dev/null; systemctl restart --no-block {units}")
-    if restart:
+        start.append(restarting(restart))
         yield StringCommand(arming(plan, serving))
     if start:
         yield StringCommand("; ".join(start))

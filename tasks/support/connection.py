@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Mapping
 from typing import Any, cast
 
 from pyinfra import host, state
-from pyinfra.api import StringCommand
-from pyinfra.api.arguments import pop_global_arguments
+from pyinfra.api import Host, StringCommand
+from pyinfra.api.arguments import CONNECTOR_ARGUMENT_KEYS, pop_global_arguments
 
 from tasks.plan.errors import PlanError
 
@@ -27,9 +28,23 @@ def prepare() -> None:
     transport = client.get_transport() if client else None
     if transport:
         transport.set_keepalive(KEEPALIVE)
-    arguments = cast(dict[str, Any], pop_global_arguments(state, host, {})[0])
+    arguments = _of_run(host)
     if arguments.get("_sudo"):
         _try_sudo(arguments)
+
+
+def way(other: Host) -> dict[str, Any]:
+    """The way of this run onto a host (sudo and so on), beside any operation."""
+    return of_connector(_of_run(other))
+
+
+def of_connector(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of pyinfra's global arguments that say how a command gets onto a host."""
+    return {key: arguments[key] for key in CONNECTOR_ARGUMENT_KEYS if key in arguments}
+
+
+def _of_run(other: Host) -> dict[str, Any]:
+    return cast(dict[str, Any], pop_global_arguments(state, other, {})[0])
 
 
 def _try_sudo(arguments: dict[str, Any]) -> None:

@@ -21,7 +21,6 @@ from typing import Any, cast
 from paramiko import SSHException, Transport
 from pyinfra import host, logger, state
 from pyinfra.api import Host, State, StringCommand
-from pyinfra.api.arguments import CONNECTOR_ARGUMENT_KEYS, pop_global_arguments
 from pyinfra.api.state import BaseStateCallback, StateStage
 from pyinfra.connectors.local import LocalConnector
 from pyinfra.connectors.util import extract_control_arguments, make_unix_command_for_host
@@ -250,8 +249,7 @@ class _Holder:
         transport = client.get_transport() if client else None
         if transport is None and not isinstance(host.connector, LocalConnector):
             return None
-        given = cast(dict[str, Any], pop_global_arguments(state, host, {})[0])
-        arguments = {key: given[key] for key in CONNECTOR_ARGUMENT_KEYS if key in given}
+        arguments = connection.way(host)
         extract_control_arguments(cast(Any, arguments))
         asked = StringCommand(f"exec bash -c {shlex.quote(_HOLDER)}")
         try:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from tasks.plan.errors import PlanError, one_line
 from tasks.plan.files import WantedFile, to_json
 from tasks.plan.host.answers import Answer, json_object
-from tasks.plan.service.paths import DEVICES, STOPPED, WATCHDOG
+from tasks.plan.service.paths import DEVICES, STOPPED, WATCHDOG, name_of, unit_of
 from tasks.plan.service.restarts import DOWN, own_units
+from tasks.plan.settings import place
 
-ROUTER = "sglang-pd-router.service"
+ROUTER = unit_of(place.ROUTER)
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,6 @@ class Installed:
         if not self.whole().running:
             raise PlanError(f"nothing runs here{': ' if stopped else ''}{stopped}: start it with `make start`")
         return self
-
-
-def name_of(unit: str) -> str:
-    return unit.removeprefix("sglang-pd-").removesuffix(".service")
 
 
 def read(sections: Mapping[str, Answer], has_passed: bool) -> Installed:

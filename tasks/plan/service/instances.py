@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tasks.plan.model.profile import ModelProfile
 from tasks.plan.release.manifest import Release
 from tasks.plan.service import limits, network, retraction
-from tasks.plan.service.paths import Paths
+from tasks.plan.service.paths import Paths, unit_of
 from tasks.plan.service.placement import Placement
 from tasks.plan.settings.place import ROUTER
 from tasks.plan.settings.roles import LOOPBACK, PAIR, PORT_STEP, Decode, Role, at
@@ -53,7 +53,7 @@ class Instance:
 
     @property
     def unit(self) -> str:
-        return f"sglang-pd-{self.name}.service"
+        return unit_of(self.name)
 
     @property
     def part(self) -> str:

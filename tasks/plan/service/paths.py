@@ -35,6 +35,15 @@ ROUND_LOCK = f"/run/{WATCHDOG_RUN}/round"  # held by the watchdog while it asks,
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
+def unit_of(instance: str) -> str:
+    return f"sglang-pd-{instance}.service"
+
+
+def name_of(unit: str) -> str:
+    """Of the instance that a unit is for."""
+    return unit.removeprefix("sglang-pd-").removesuffix(".service")
+
+
 def run_of(instance: str) -> str:
     """What a start of a server leaves behind for us to see."""
     return f"{RUN}/{instance}"
@@ -211,13 +220,13 @@ class Paths:
         return f"{self.config}/{instance}.env"
 
     def unit(self, instance: str) -> str:
-        return f"{UNITS}/sglang-pd-{instance}.service"
+        return f"{UNITS}/{unit_of(instance)}"
 
     def files_of(self, unit: str) -> tuple[str, ...]:
         """What one of our units is started from."""
         if unit == WATCHDOG:
             return (f"{UNITS}/{unit}", self.watchdog)
-        instance = unit.removeprefix("sglang-pd-").removesuffix(".service")
+        instance = name_of(unit)
         return (self.unit(instance), self.script(instance), self.environment(instance))
 
     def run(self, instance: str) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Collection, Mapping, Sequence
+import shlex
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -277,3 +278,10 @@ def _fingerprint(text: str) -> Fingerprint | None:
     if not all(part in left for part in PARTS if part != "packages"):  # which launchers left out until December 2026
         return None
     return Fingerprint(**{part: left[part] for part in PARTS if part in left})
+
+
+def restarting(instances: Iterable[Instance]) -> str:
+    """The command that restarts servers. Their gates say when they are ready: it does not wait."""
+    units = shlex.join(instance.unit for instance in instances)
+    # reset-failed: an earlier start limit must not stand in the way of a start that is asked for
+    return f"systemctl reset-failed {units} 2>/dev/null; systemctl restart --no-block {units}"
