@@ -11,13 +11,15 @@ import configparser
 import errno
 import http.client
 import json
+import math
 import os
 import re
 import shutil
 import signal
 import ssl
+import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import FrameType, GenericAlias, UnionType
 from typing import Any, NamedTuple
@@ -25,6 +27,7 @@ from urllib.parse import urlsplit
 
 FAILED, USAGE = 1, 2
 MOST_KEYS = 2  # the key, and the one before it
+SYSTEMD_S = 30.0  # for an answer of systemd's, on a host that is busy
 
 
 class Fault(argparse.ArgumentTypeError):  # so argparse itself tells one that the type of an argument raises
@@ -176,7 +179,51 @@ def address(url: str) -> str:
     return url.rstrip("/")
 
 
+# ---- what the host says
+
+
+def run(words: list[str], limit_s: float) -> str:
+    """What a command prints. Raises Fault with what it says where it fails."""
+    try:
+        ran = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            errors="replace", env=os.environ | {"LC_ALL": "C"},
+        )  # fmt: skip
+    except OSError as error:
+        raise Fault(f"{words[0]}: {error.strerror}") from None
+    try:
+        stdout, stderr = ran.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        ran.kill()  # and not waited for: what hangs in the driver ends with it
+        raise Fault(f"{words[0]}: no answer within {limit_s:.0f} s") from None
+    if ran.returncode:
+        lines = (stderr.strip() or stdout.strip() or f"exit status {ran.returncode}").splitlines()
+        raise Fault(f"{words[0]}: {lines[-1][:200]}")
+    return stdout
+
+
+def unit_states(units: Iterable[str], *properties: str) -> dict[str, dict[str, str]]:
+    """What systemd says of each unit, by property; nothing of one that it does not name. Raises Fault."""
+    units = list(units)
+    said = run(["systemctl", "show", "-p", ",".join(("Id", *properties)), "--", *units], SYSTEMD_S)
+    blocks = [dict(line.partition("=")[::2] for line in block.splitlines()) for block in said.split("\n\n")]
+    by_name = {block.get("Id", ""): block for block in blocks}
+    return {unit: by_name.get(unit, {}) for unit in units}
+
+
 # ---- what servers print
+
+
+def samples(text: str, names: Iterable[str]) -> list[tuple[str, float]]:
+    """Name and value of every sample of these metrics in an answer of /metrics, their labels left aside.
+
+    Raises ValueError for a value that is no finite number.
+    """
+    row = re.compile(rf"^({'|'.join(map(re.escape, names))})(?:\{{.*\}})?[ \t]+(\S+)", re.MULTILINE)
+    found = [(name, float(value)) for name, value in row.findall(text)]
+    if wrong := [name for name, value in found if not math.isfinite(value)]:
+        raise ValueError(f"{wrong[0]} is no finite number")
+    return found
 
 
 class Signature(NamedTuple):

@@ -20,7 +20,7 @@ def told(folder: Path, *messages: str, arguments: tuple[str, ...] = (), status: 
     (folder / "journal").write_text("".join(f"{AT.format(n)}{message}\n" for n, message in enumerate(messages)))
     for name, script in {
         "journalctl": f'cat "{folder}/journal"; exit {status}',
-        "systemctl": "printf 'ActiveState=failed\\nSubState=failed\\nStateChangeTimestamp=Tue 2026-12-01\\n'",
+        "systemctl": f"printf 'Id={UNIT}\\nActiveState=failed\\nSubState=failed\\nStateChangeTimestamp=Tue 2026-12-01\\n'",
     }.items():
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")
         (folder / name).chmod(0o755)
@@ -59,7 +59,7 @@ def test_a_healthy_journal(tmp_path: Path) -> None:
 
 def test_a_journal_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     status, said = told(tmp_path, "x", status=1)
-    assert status == 1 and said.startswith("pd-logs: journalctl failed")
+    assert status == 1 and said.startswith("pd-logs: journalctl: ")
 
 
 def test_what_the_gate_said_is_told_once(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ class Host:
         self.command("nvidia-smi", replay)
         self.command("dmesg", "#!/bin/sh\ncat " + str(folder / "kernel"))
         self.command("journalctl", "#!/bin/sh\nexit 1")
-        self.command("systemctl", "#!/bin/sh\necho 3")
+        self.command("systemctl", "#!/bin/sh\nshift 4; for unit; do printf 'Id=%s\\nNRestarts=3\\n\\n' $unit; done")
         (folder / "kernel").write_text("[ 0.0] Linux\n")
         self.say("release/release.json", {"patches": {"hook": "x", "mine": "y"}})
         self.say("stamp.json", STAMP)

@@ -22,7 +22,7 @@ SYSTEMCTL = """#!/bin/sh
 echo "$@" >>"$NOTED"
 case $1 in
 is-active) case " $UP " in *" $3 "*) exit 0 ;; esac; exit 3 ;;
-show) echo ActiveState=active; echo InvocationID=1 ;;
+show) shift 4; echo "Id=$1"; echo ActiveState=active; echo InvocationID=1 ;;
 start) for unit; do case " $BROKEN " in *" $unit "*) exit 1 ;; esac; done ;;
 esac
 """

@@ -248,3 +248,42 @@ def test_whatever_is_there_is_removed_and_a_link_not_followed(tmp_path: Path) ->
     for name in ("folder", "file", "link", "dangling", "absent"):
         shared.remove(tmp_path / name)
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_samples_are_read_as_prometheus_writes_them() -> None:
+    text = '# HELP a b\na{x="}",y="2"} 1e3\na 2 1700000000\nab 7\nb{} 0.5\n'
+    assert shared.samples(text, ["a", "b"]) == [("a", 1000.0), ("a", 2.0), ("b", 0.5)]
+    assert shared.samples(text, ["c"]) == []
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "1.2.3", "."])
+def test_a_sample_that_is_no_finite_number(value: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        shared.samples(f"a {value}\n", ["a"])
+
+
+@pytest.fixture
+def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """A systemctl that does as this line of a shell says."""
+
+    def made(line: str) -> None:
+        (tmp_path / "systemctl").write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / "systemctl").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    return made
+
+
+def test_units_as_systemd_shows_them(systemctl: Callable[[str], None]) -> None:
+    systemctl("printf 'Id=b.service\\nJob=1=2\\n\\nId=a.service\\nJob=\\n'")
+    assert shared.unit_states(["a.service", "b.service", "c.service"], "Job") == {
+        "a.service": {"Id": "a.service", "Job": ""},
+        "b.service": {"Id": "b.service", "Job": "1=2"},
+        "c.service": {},
+    }
+
+
+def test_a_systemd_that_does_not_answer(systemctl: Callable[[str], None]) -> None:
+    systemctl("echo 'no bus' >&2; exit 1")
+    with pytest.raises(shared.Fault, match="systemctl: no bus"):
+        shared.unit_states(["a.service"], "Job")
