@@ -13,7 +13,7 @@ define part
 @$(VENV)/bin/pyinfra -y --limit '$(HOST)' $(or $(INVENTORY),inventory.py) $(1) $(foreach setting,$(DATA),--data '$(setting)')
 endef
 
-.PHONY: help rehearse record test test-without-servers test-units test-hosts test-install test-servers test-release test-faults test-fleet test-kernels lint bench bench-peers bench-serving verify stop start restart rollback logs bundle remove drift lock wheelhouse node-down clean
+.PHONY: help rehearse record test test-without-servers test-units test-hosts test-install test-servers test-release test-faults test-fleet test-kernels lint bench bench-peers bench-serving verify stop start restart rollback logs bundle remove status drift lock wheelhouse node-down clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -104,6 +104,9 @@ bundle: $(SUITE) ## one archive for whoever helps, without secrets and prompts: 
 
 remove: $(SUITE) ## take everything of ours off a host, models stay: HOST=gpu-1 NAME=gpu-1
 	$(call part,tasks.remove.everything) --data 'remove=$(NAME)'
+
+status: $(SUITE) ## a page with every panel of the dashboards, from a host's Prometheus: HOST=NAME; HOURS=3; changes nothing
+	$(call part,tasks.status.write) $(if $(HOURS),--data 'status_hours=$(HOURS)')
 
 drift: $(SUITE) ## does a host differ from what is wanted? HOST=NAME; JSON=1, INVENTORY; changes nothing
 	@test -n "$(HOST)" || { echo 'make drift HOST=NAME: a host of $(or $(INVENTORY),inventory.py)' >&2; exit 2; }

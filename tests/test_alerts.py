@@ -13,7 +13,7 @@ import yaml
 
 from tasks.plan.settings.settings import Settings
 from tasks.support import catalogue
-from tests.node.watching import AT_FAILURE, DASHBOARDS, metrics, panels, rules
+from tests.node.watching import AT_FAILURE, metrics, panels, rules
 from tests.plan.builders import REPOSITORY, settings
 
 Series = dict[str, str]  # a series -> its figures
@@ -150,7 +150,7 @@ def test_prometheus_reads_every_query_of_the_dashboards(promtool: str, tmp_path:
 
 
 def test_a_dashboard_asks_for_its_data_source_on_import() -> None:
-    files = sorted(DASHBOARDS.glob("*.json"))
+    files = sorted(catalogue.DASHBOARDS.glob("*.json"))
     made = [json.loads(path.read_text()) for path in files]
     assert len({one["uid"] for one in made}) == len(files) == 3
     for dashboard in made:

@@ -19,10 +19,13 @@ from tasks.plan.release.choice import AUTO
 from tasks.plan.release.history import Description
 from tasks.plan.release.manifest import Existing, Manifest, Release, RouterPackage
 from tasks.plan.release.patches import HOOK, Patch, PatchManifest, check, unknown
+from tasks.plan.report import status
+from tasks.plan.report.status import Dashboard
 from tasks.plan.settings.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS, MODELS, KERNELS, TOOLS = (ROOT / "files" / name for name in ("locks", "models", "kernels", "bin"))
+DASHBOARDS = ROOT / "files" / "dashboards"
 DEFAULT_MODEL = "deepseek-v4-flash-nvfp4"  # of model = "auto" without a model_dir
 
 M = TypeVar("M", bound=BaseModel)
@@ -213,6 +216,11 @@ def placed_tools(folder: str) -> list[WantedFile]:
 def alert_rules() -> bytes:
     """What Prometheus watches for."""
     return (ROOT / "files" / "monitoring" / "alerts.yml").read_bytes()
+
+
+def dashboards() -> list[Dashboard]:
+    """In the order in which somebody looks: the service, the way between its servers, hosts."""
+    return [status.dashboard((DASHBOARDS / f"{name}.json").read_text()) for name in ("service", "kv-path", "host")]
 
 
 def alertmanager(settings: Settings) -> bytes | None:

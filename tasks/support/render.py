@@ -170,5 +170,10 @@ def serving(comparison: bench.Comparison, limits: Limits) -> bytes:
     return _render("serving.html.j2", bench_page.view(comparison, limits))
 
 
+def status(shown: Mapping[str, Any]) -> bytes:
+    """The page of what a host's Prometheus has kept, of tasks.plan.report.status.view's data."""
+    return _render("status.html.j2", dict(shown))
+
+
 def _render(name: str, values: dict[str, object]) -> bytes:
     return _templates.get_template(name).render(values).encode()

@@ -15,7 +15,6 @@ from tasks.support import catalogue
 from tests.node.node import Node
 from tests.node.process import NodeError
 
-DASHBOARDS = catalogue.ROOT / "files" / "dashboards"
 URL = "http://127.0.0.1:9090"
 METRIC = re.compile(r"(?<![\w:\"])(?:sglang:|sglang_pd_|smg_|node_|up(?=\{))[a-z0-9_A-Z]*")
 NOT_IN_A_CONTAINER = {"node_timex_sync_status"}  # there node-exporter may not ask the kernel for its clock
@@ -33,11 +32,11 @@ def rules() -> dict[str, str]:
 
 def panels() -> dict[str, list[str]]:
     """DASHBOARD: PANEL -> its queries."""
-    found = {}
-    for path in sorted(DASHBOARDS.glob("*.json")):
-        for panel in json.loads(path.read_text())["panels"]:
-            found[f"{path.stem}: {panel['title']}"] = [target["expr"] for target in panel["targets"]]
-    return found
+    return {
+        f"{one.title}: {panel.title}": [query for query, _ in panel.queries]
+        for one in catalogue.dashboards()
+        for panel in one.panels
+    }
 
 
 def metrics() -> set[str]:

@@ -124,7 +124,9 @@ def files_of(made: Plan, name: str) -> tuple[Instance, render.InstanceFiles]:
 
 def test_every_template_is_rendered(planned: Plan) -> None:
     files = rendered(planned)
-    pages = {"report.html.j2", "serving.html.j2"}  # for people, see test_report.py
+    pages = {
+        f"{name}.html.j2" for name in ("page", "pieces", "report", "serving", "status")
+    }  # for people, see test_report.py
     assert set(files) | pages == {path.name for path in (REPOSITORY / "templates").iterdir()}
     for name, made in files.items():
         for file in made:

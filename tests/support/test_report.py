@@ -20,9 +20,10 @@ from tasks.plan.bench.goodput import Limits
 from tasks.plan.findings import Finding, Level, silence
 from tasks.plan.plan import Plan
 from tasks.plan.proof.judgement import FRESH, NONE
+from tasks.plan.report import status
 from tasks.plan.report.data import build
 from tasks.plan.service.placement import write_collapse
-from tasks.support import render, report
+from tasks.support import catalogue, render, report
 from tests.plan.benches import at_rate, curve, failed, result
 from tests.plan.builders import TWO_SOCKETS, catalogue_plan, hardware
 from tests.plan.proofs import pair, proof
@@ -204,6 +205,30 @@ def benchmark(host: str, *layouts: str) -> str:
     return render.serving(compare(every), Limits(450, 40)).decode()
 
 
+RECORDED = (
+    Path(__file__).with_name("recorded") / "prometheus.jsonl"
+)  # of a rehearsal; tests/node/test_panels.py writes it
+
+
+def status_page(host: str, *told: dict[str, Any]) -> str:
+    """Of what Prometheus said, queries of the dashboards in their order."""
+    shown = status.view(host, catalogue.dashboards(), *status.read(told), seconds=900, step=15)
+    return render.status(shown).decode()
+
+
+def recorded() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in RECORDED.read_text().splitlines()]
+
+
+def everywhere(label: str, values: list[tuple[float, str]]) -> list[dict[str, Any]]:
+    """Prometheus answers each query with 20 series whose labels all say the same."""
+    labels = dict.fromkeys(("instance", "gpu", "mountpoint", "status_code", "xid", "bus", "server", "streaming"), label)
+    return [
+        {"query": query, "now": 1.8e9, "result": [{"metric": labels, "values": values}] * 20}
+        for query in status.queries(catalogue.dashboards())
+    ]
+
+
 UNEVEN = catalogue_plan(
     {"prefill_instances": 3, "prefill_tensor_parallel": 2, "decode_tensor_parallel": 2}, hardware([0] * 6 + [1] * 2)
 )
@@ -218,6 +243,11 @@ PAGES = {  # by title
     ),
     "three layouts: benchmark": benchmark("three layouts", "pd", "single", "data_parallel"),
     "one layout: benchmark": benchmark("one layout", "pd"),
+    "rehearsal: status": status_page("rehearsal", *recorded()),
+    "nothing yet: status": status_page("nothing yet", {"query": "up", "now": 1.8e9, "result": []}),
+    "hostile: status": status_page(
+        "hostile", *everywhere(HOSTILE + LONG, [(1.8e9 - 30 * n, "9e99") for n in (9, 2, 1)])
+    ),
     "whole servers: Not measured": page_of("whole servers", WHOLE, (), None, NONE),
     "sixteen GPUs: Proven": page_of("sixteen GPUs", SIXTEEN, (), proof([pair(i, i + 8) for i in range(8)], gpus=16)),
 }
@@ -284,6 +314,18 @@ def test_the_reader_sees_every_word(everything: Seen) -> None:
 
 def test_what_hosts_say_is_not_run(everything: Seen) -> None:
     assert everything.title == "everything: Refused"
+
+
+def test_every_panel_shows_lines_or_says_why_there_are_none(seen: dict[tuple[str, int], Seen]) -> None:
+    panels = [panel for one in catalogue.dashboards() for panel in one.panels]
+    full, bare = seen["rehearsal: status", 1400], seen["nothing yet: status", 1400]
+    drawn = [line for line in full.lines if any(line.startswith(panel.title) for panel in panels)]
+    assert full.shown.count("no data: ") == 1 and "no data: no failure yet" in full.shown
+    assert len(drawn) == len(panels) - 1
+    assert bare.shown.count("no data: ") == len(panels)
+    for panel in panels:
+        assert panel.title in bare.shown and any(panel.title in text for text in (*full.lines, full.shown))
+    assert not re.search(r"\b(None|undefined|NaN|nan|inf)\b", full.shown)
 
 
 def test_screenshot_and_print(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tasks.plan.host.answers import METRIC_COLUMNS, ROW_COLUMNS, Answer
 from tasks.plan.phases import passed
 from tasks.plan.plan import Plan
 from tasks.plan.service.paths import FIGURES, KV_CACHES, MONITORING, STAMP, UNITS
+from tasks.plan.settings.settings import Settings
 
 PACKAGES = ("prometheus", "prometheus-alertmanager", "prometheus-node-exporter")
 DAEMONS = tuple(f"{package}.service" for package in PACKAGES)
@@ -162,8 +163,12 @@ def figures(plan: Plan) -> WantedFile:
 
 def check_words(plan: Plan) -> list[str]:
     """pd-metrics' command line: does Prometheus see everything?"""
-    url = f"http://{LOOPBACK}:{plan.settings.prometheus_port}"
-    return [f"{plan.paths.bin}/pd-metrics", "check", "--prometheus", url]
+    return [f"{plan.paths.bin}/pd-metrics", "check", "--prometheus", prometheus(plan.settings)]
+
+
+def prometheus(settings: Settings) -> str:
+    """Its address on its host."""
+    return f"http://{LOOPBACK}:{settings.prometheus_port}"
 
 
 @dataclass(frozen=True)

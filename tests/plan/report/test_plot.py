@@ -16,14 +16,24 @@ def test_steps_are_round(value: float, step: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0, "0"), (1234.5, "1,234"), (99.94, "99.9"), (10, "10"), (2.5, "2.5"), (0.123, "0.12")]
+    ("value", "text"),
+    [
+        (0, "0"),
+        (1234.5, "1,234"),
+        (99.94, "99.9"),
+        (10, "10"),
+        (2.5, "2.5"),
+        (0.123, "0.12"),
+        (0.025, "0.025"),
+        (0.004, "0.004"),
+    ],
 )
 def test_figures(value: float, text: str) -> None:
     assert spell(value) == text
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(2500, "2,500"), (10000, "10k"), (12500, "12.5k"), (2.5e6, "2.5M"), (5, "5")]
+    ("value", "text"), [(2500, "2,500"), (10000, "10k"), (12500, "12.5k"), (2.5e6, "2.5M"), (1.5e10, "15G"), (5, "5")]
 )
 def test_figures_of_an_axis_are_short(value: float, text: str) -> None:
     assert short(value) == text
