@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 from collections.abc import Iterable, Mapping
 
@@ -346,6 +347,25 @@ def test_whoever_presses_enter_at_every_question_gets_no_router_over_a_failed_wo
     output = at_a_terminal(checkout, "-vv")
     assert output.count("Press enter") >= 2, output  # to begin, and to go on without the failed host
     assert [name for name, units in started(output) if units == [ROUTER]] == ["good"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_run_that_a_signal_ends_tells_its_last_lines(checkout: Checkout, number: signal.Signals) -> None:
+    checkout.hosts(host("good", GOOD))
+    run = subprocess.Popen(
+        checkout.command("-y"), cwd=checkout.folder, env=checkout.environment, stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert run.stderr
+    said = []
+    for line in run.stderr:
+        said.append(line)
+        if "Starting operation" in line and "Starting operation" not in "".join(said[:-1]):
+            run.send_signal(number)
+    assert run.wait() == 128 + number
+    output = "".join(said)
+    assert f"{number.name}: the run ends here" in output and "Traceback" not in output
+    assert "To go on" in said[-2] and "pyinfra -y inventory.py deploy.py" in said[-1]
 
 
 # ---- a host that is refused

@@ -16,7 +16,7 @@ from pyinfra.context import ctx_state
 
 from tasks.plan.errors import one_line
 from tasks.plan.settings.place import PARTS
-from tasks.support import summary
+from tasks.support import interrupt, summary
 from tasks.support.catalogue import ROOT
 
 Host = str | tuple[str, dict[str, Any]]
@@ -29,6 +29,7 @@ def groups(hosts: Sequence[Host], group_data: bool = True, **more: Sequence[Host
     Raises PyinfraError for an inventory without hosts, a --limit that matches none of them, and a file in
     group_data that no group reads or that Python cannot run.
     """
+    interrupt.follow()
     _check_folder()
     for group, members in {"hosts": hosts, **more}.items():
         if not isinstance(members, list):  # pyinfra takes a tuple for a host with its data, and ends in a traceback
