@@ -261,7 +261,8 @@ def _planned(seen: Seen, hardware: Hardware, model: Model, own: Description, of_
     router = (instances.router(wanted, release, served, paths),) if wanted.routes else ()
     every = (*served, *router)
     return Plan(
-        wanted, release, profile, paths, seen.system, hardware, every, catalogue.uv_lock(), seen.api_key,
+        wanted, release, profile, paths, seen.system, hardware, every, catalogue.uv_lock(), host.name,
+        api_key=seen.api_key,
         api_key_before=seen.api_key_before, tls=seen.tls, alerts=seen.alerts,
         arguments=described.arguments, history=seen.history, pin=pin, asked=own.release if pin else None,
         derived=model.derived, model_told=model.told, others=seen.others,

@@ -17,7 +17,29 @@ from tests.node.watching import AT_FAILURE, metrics, panels, rules
 from tests.plan.builders import REPOSITORY, settings
 
 Series = dict[str, str]  # a series -> its figures
-ROUTER, SERVER = 'up{job="router",instance="router",role="router"}', 'up{job="server",instance="%s",role="%s"}'
+ROUTER = 'up{job="router",instance="router",role="router",host="a",service="main"}'
+SERVER = 'up{job="server",instance="%s",role="%s",host="a",service="main"}'
+STOPPED, RUNS = (f'sglang_pd_{name}{{host="%s",service="main"}}' for name in ("stopped", "run_active"))
+REPLAYS = 'sglang_pd_gpu_pcie_replays{uuid="GPU-1"}'
+OF_DRIVER, DRIVER = (
+    'sglang_pd_proof_time_seconds{host="a",driver="580.1"}',
+    'sglang_pd_gpu_driver_info{host="a",driver="%s"}',
+)
+WAITED = {
+    f'sglang:{name}_bucket{{service="main",instance="decode",le="{le}"}}': values
+    for name, per_minute in (("time_to_first_token_seconds", 30), ("inter_token_latency_seconds", 300))
+    for le, values in (("1", f"0+{per_minute * 0.97}x50"), ("8", f"0+{per_minute}x50"), ("+Inf", f"0+{per_minute}x50"))
+} | {
+    'sglang:time_to_first_token_seconds_count{service="main",instance="decode"}': "0+30x50",
+    'sglang:inter_token_latency_seconds_count{service="main",instance="decode"}': "0+300x50",
+}  # 3 of 100 take between 1 and 8 s
+FEW = {
+    name: re.sub(r"[0-9.]+(?=x)", lambda found: f"{float(found[0]) / 10:g}", values) for name, values in WAITED.items()
+}
+TTFT, ITL = (
+    'sglang_pd_bench_ttft_p99_seconds{host="a",service="main"}',
+    'sglang_pd_bench_itl_p99_seconds{host="a",service="main"}',
+)
 ANSWERS = 'smg_http_responses_total{status_code="%s",instance="router"}'
 RETRIES = 'smg_worker_retries_exhausted_total{worker_type="decode"}'
 QUEUE, USAGE = 'sglang:num_queue_reqs{instance="prefill"}', 'sglang:token_usage{instance="decode"}'
@@ -26,9 +48,10 @@ STUCK, MOVED = (
     'sglang:kv_transfer_latency_ms_count{instance="prefill"}',
 )
 MB, N, MS = (
-    f'sglang:kv_transfer_{name}{{instance="prefill"}}' for name in ("total_mb_sum", "total_mb_count", "latency_ms_sum")
+    f'sglang:kv_transfer_{name}{{host="a",instance="prefill"}}'
+    for name in ("total_mb_sum", "total_mb_count", "latency_ms_sum")
 )
-PROOF = 'sglang_pd_proof_kv_gigabytes_per_second{prefill="prefill",decode="decode",source="0",target="4"}'
+PROOF = 'sglang_pd_proof_kv_gigabytes_per_second{host="a",prefill="prefill",decode="decode",source="0",target="4"}'
 TOKENS, FIRST = (
     'sglang:max_total_num_tokens{instance="decode"}',
     'sglang_pd_kv_cache_first_tokens{server="decode",instance="host"}',
@@ -40,6 +63,10 @@ FREE, SIZE, READONLY = (
 # alert, minute, series that fire it, series that do not
 CASES: list[tuple[str, int, Series, Series]] = [
     ("RouterDown", 5, {ROUTER: "1x2 0x9"}, {ROUTER: "1x4 0 1x9"}),
+    ("RouterDown", 5, {ROUTER: "0x9", STOPPED % "a": "0x9", RUNS % "a": "0x9"}, {ROUTER: "0x9", STOPPED % "a": "1x9", RUNS % "a": "0x9"}),
+    ("RouterDown", 5, {ROUTER: "0x9", RUNS % "a": "1x2 0x9"}, {ROUTER: "0x9", RUNS % "b": "1x9"}),
+    ("RoleDown", 5, {SERVER % ("decode", "decode"): "0x9", RUNS % "b": "0x9"}, {SERVER % ("decode", "decode"): "0x9", RUNS % "b": "1x9"}),
+    ("ServerDown", 5, {SERVER % ("decode", "decode"): "0x9", STOPPED % "b": "1x9"}, {SERVER % ("decode", "decode"): "0x9", STOPPED % "a": "1x9"}),
     ("RoleDown", 5,
      {SERVER % ("decode", "decode"): "0x9", SERVER % ("decode-2", "decode"): "0x9"},
      {SERVER % ("decode", "decode"): "0x9", SERVER % ("decode-2", "decode"): "1x9"}),
@@ -63,7 +90,20 @@ CASES: list[tuple[str, int, Series, Series]] = [
     ("KvSlow", 40, {MB: "0+1000x50", N: "0+10x50", MS: "0+2500x50", PROOF: "5x50"}, {MB: "0+1000x50", N: "0+20x50", MS: "0+2500x50", PROOF: "5x50"}),
     ("KvPoolFull", 15, {USAGE: "0.97x20"}, {USAGE: "0.97x10 0.9 0.97x9"}),
     ("KvCacheSmaller", 10, {TOKENS: "516480x20", FIRST: "1033600x20"}, {TOKENS: "950000x20", FIRST: "1033600x20"}),
-    ("ProofBeforeBoot", 40, {"sglang_pd_proof_time_seconds": "99x50", "node_boot_time_seconds": "100x50"}, {"sglang_pd_proof_time_seconds": "101x50", "node_boot_time_seconds": "100x50"}),
+    ("ProofBeforeBoot", 40, {OF_DRIVER: "99x50", 'node_boot_time_seconds{host="a"}': "100x50"}, {OF_DRIVER: "101x50", 'node_boot_time_seconds{host="a"}': "100x50"}),
+    ("ProofBeforeDriver", 40, {OF_DRIVER: "99x50", DRIVER % "580.2": "1x50"}, {OF_DRIVER: "99x50", DRIVER % "580.1": "1x50"}),
+    ("ProofBeforeDriver", 40, {OF_DRIVER: "99x50", DRIVER % "580.2": "1x50"}, {OF_DRIVER: "99x50", (DRIVER % "580.2").replace('"a"', '"b"'): "1x50"}),
+    ("GpuLinkResends", 70, {REPLAYS: "0x60 20x60"}, {REPLAYS: "20x60 25x60"}),
+    ("WatchdogRestarts", 30, {'sglang_pd_watchdog_restarts{host="a"}': "0x20 1x20"}, {'sglang_pd_watchdog_restarts{host="a"}': "2x10 0x30"}),
+    ("AnswersWrong", 10, {'sglang_pd_answers_right{host="a"}': "0x20"}, {'sglang_pd_answers_right{host="a"}': "0x20", RUNS % "a": "1x20"}),
+    ("AnswersWrong", 10, {'sglang_pd_answers_right{host="a"}': "0x20"}, {'sglang_pd_answers_right{host="a"}': "0x3 1x20"}),
+    ("AnswersOld", 10, {'sglang_pd_answers_time_seconds{host="a"}': "-700000x20"}, {'sglang_pd_answers_time_seconds{host="a"}': "-600000x20"}),
+    ("FirstTokenSlow", 40, WAITED | {TTFT: "1x50"}, WAITED | {TTFT: "3x50"}),
+    ("FirstTokenSlow", 40, WAITED | {TTFT: "1x50"}, FEW | {TTFT: "1x50"}),
+    ("TokensSlow", 40, WAITED | {ITL: "1x50"}, WAITED | {ITL: "3x50"}),
+    ("TokensSlow", 40, WAITED | {ITL: "1x50"}, FEW | {ITL: "1x50"}),
+    ("CertificateEnds", 1, {'sglang_pd_certificate_end_seconds{host="a"}': "1209000x5"}, {'sglang_pd_certificate_end_seconds{host="a"}': "1210000x5"}),
+    ("RunsOther", 20, {'sglang_pd_runs_as_written{host="a",server="decode"}': "0x30"}, {'sglang_pd_runs_as_written{host="a",server="decode"}': "1x6 0x30"}),
     ("GpusDoNotAnswer", 5, {'sglang_pd_read{part="gpus"}': "0x9"}, {'sglang_pd_read{part="gpus"}': "1x2 0x9", 'sglang_pd_read{part="run"}': "0x9"}),
     ("GpuSlowed", 8, {'sglang_pd_gpu_slowed_by_heat{gpu="1"}': "1x9"}, {'sglang_pd_gpu_slowed_by_heat{gpu="1"}': "1x5 0 1x9"}),
     ("GpuSlowed", 8, {'sglang_pd_gpu_slowed_by_hardware{gpu="1"}': "1x9"}, {'sglang_pd_gpu_slowed_by_hardware{gpu="1"}': "0x9"}),
@@ -161,4 +201,7 @@ def test_a_dashboard_asks_for_its_data_source_on_import() -> None:
 
 def test_the_page_lists_every_alert() -> None:
     page = (REPOSITORY / "docs/monitoring.md").read_text()
-    assert set(re.findall(r"^\| `([A-Z]\w+)` \|", page, re.MULTILINE)) == rules().keys()
+    listed = re.findall(r"^\| `([A-Z]\w+)`( \(warning\))? \|", page, re.MULTILINE)
+    groups = yaml.safe_load(catalogue.alert_rules())["groups"]
+    severities = {rule["alert"]: rule["labels"]["severity"] for group in groups for rule in group["rules"]}
+    assert {name: "warning" if warns else "page" for name, warns in listed} == severities

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import configparser
 import errno
+import hashlib
 import http.client
 import json
 import math
@@ -209,6 +210,34 @@ def unit_states(units: Iterable[str], *properties: str) -> dict[str, dict[str, s
     blocks = [dict(line.partition("=")[::2] for line in block.splitlines()) for block in said.split("\n\n")]
     by_name = {block.get("Id", ""): block for block in blocks}
     return {unit: by_name.get(unit, {}) for unit in units}
+
+
+# ---- what a server is started from
+
+SYSTEMDS_OWN = b"# Systemd alone reads what follows: a change of it restarts nothing."  # in a unit file
+OVER_UNITS = [Path(f"{place}/systemd/{kind}") for place in ("/etc", "/run") for kind in ("system", "system.control")]
+
+
+def seen(content: bytes) -> bytes:
+    """What a server sees of a file that it is started from; tasks.plan.service.restarts.seen says the same."""
+    lines = content.splitlines(keepends=True)
+    end = next((number for number, line in enumerate(lines) if line.startswith(SYSTEMDS_OWN)), None)
+    return b"".join(line for line in lines[:end] if not line.startswith(b"#"))
+
+
+def unit_as_seen(unit: Path) -> bytes:
+    """A unit file with what is laid over it. Raises Fault."""
+    return b"".join(map(seen, [read_file(unit, "unit file"), *drop_ins(unit)]))
+
+
+def drop_ins(unit: Path) -> list[bytes]:
+    """What was laid over a unit, such as by `systemctl edit`; what is meant for several units is not this one's."""
+    folders = dict.fromkeys(place / f"{unit.name}.d" for place in (unit.parent, *OVER_UNITS))
+    return [read_file(path, "drop-in") for folder in folders for path in sorted(folder.glob("*.conf"))]
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 # ---- what servers print

@@ -39,6 +39,7 @@ class Plan:
     hardware: Hardware
     instances: tuple[Instance, ...]  # the workers that this host has of the layout, then the router, where it has one
     uv_requirement: str  # text of a lock
+    host: str = ""  # its name in the inventory
     api_key: str | None = None  # from the environment of whoever runs the deploy
     api_key_before: str | None = None  # that clients may still send
     tls: bytes | None = None  # certificate and key, where they come from the machine that runs pyinfra

@@ -22,7 +22,7 @@ from tasks.plan.plan import Plan
 from tasks.plan.report import page
 from tasks.plan.service.api_key import written
 from tasks.plan.service.instances import Instance, goes_with
-from tasks.plan.service.paths import FIGURES, KEPT, SYSCTL, UNITS, WATCHDOG, WATCHDOG_RUN
+from tasks.plan.service.paths import SYSCTL, UNITS, WATCHDOG, WATCHDOG_RUN
 from tasks.plan.service.restarts import SYSTEMDS_OWN, Fingerprint
 from tasks.plan.service.units import mark
 from tasks.support.catalogue import ROOT, alert_rules
@@ -139,9 +139,11 @@ def monitoring(plan: Plan) -> list[WantedFile]:
     """Files of what watches the service, alertmanager's own left out, which may hold passwords."""
     of_prometheus = {
         "settings": plan.settings, "every": planned.EVERY_S, "loopback": planned.LOOPBACK, "rules": planned.RULES,
-        "targets": planned.TARGETS,
+        "targets": planned.TARGETS, "host": plan.host,
     }  # fmt: skip
-    of_figures = {"paths": plan.paths, "config": planned.FIGURES_CONFIG, "figures": FIGURES, "kept": KEPT}
+    of_figures = {
+        "paths": plan.paths, "config": planned.FIGURES_CONFIG, "confinement": confinement.of_figures(plan),
+    }  # fmt: skip
     return [
         WantedFile(planned.CONFIG, _render("prometheus.yml.j2", of_prometheus)),
         WantedFile(planned.RULES, alert_rules(), gist="alert rules"),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import getpass
+import hashlib
 import json
 import re
 import select
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +21,10 @@ from typing import Any
 import pytest
 
 from tasks.plan.phases import monitoring
+from tests import certificates
 from tests.bin.tools import answer, load, run, serving
 from tests.node import hardware as recorded_hardware
+from tests.node import watching
 from tests.plan import proofs
 from tests.plan.builders import REPOSITORY, TWO_SOCKETS, hardware, plan, settings
 
@@ -27,6 +32,31 @@ metrics = load("pd-metrics")
 NVIDIA = REPOSITORY / "tests/node/hardware/rtx-pro-6000-x8/commands/nvidia-smi"
 STAMP = {"since": "2026-11-30T05:00:00Z", "by": "x@y", "commit": "c" * 40, "ended": "ended well"}
 SCRAPE = 'sglang:max_total_num_tokens{tp_rank="0"} 4096.0\nsglang:num_queue_reqs{tp_rank="0"} 1.0\n'
+
+
+PARTS = {
+    "release",
+    "run",
+    "work",
+    "proof",
+    "bench",
+    "servers",
+    "passed",
+    "answers",
+    "watchdog",
+    "gpus",
+    "report",
+    "xids",
+}
+STARTED_FROM = ("script", "environment", "unit")
+BENCH = {
+    "started": STAMP["since"],
+    "passes": [
+        {"status": "done", "result": {"p99_ttft_ms": 250.0, "p99_itl_ms": 30.0}},
+        {"status": "done", "result": {"p99_ttft_ms": 900.0, "p99_itl_ms": 20.0}},
+        {"status": "failed", "result": None},
+    ],
+}
 
 
 class Host:
@@ -54,7 +84,9 @@ class Host:
         self.config |= {
             "folder": str(self.out), "stamp": str(folder / "stamp.json"), "current": str(folder / "release"),
             "proof": str(folder / "proof.json"), "user": getpass.getuser(), "kept": str(folder / "kv-cache.json"),
-            "servers": {}, "passed": ["cat", str(folder / "passed.json")],
+            "servers": {}, "passed": ["cat", str(folder / "passed.json")], "bench": str(folder / "bench.json"),
+            "stopped": str(folder / "stopped.json"), "locks": [str(folder / "lock")],
+            "answers": str(folder / "answers.json"), "watchdog": str(folder / "restarts"), "certificate": None,
         }  # fmt: skip
 
     def command(self, name: str, text: str) -> None:
@@ -65,6 +97,14 @@ class Host:
         path = self.folder / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(value))
+
+    def serves(self, url: str) -> None:
+        """decode: its files, and what its start left."""
+        paths = {name: str(self.folder / name) for name in ("run", *STARTED_FROM)}
+        paths["file"] = paths.pop("unit")
+        self.config["servers"] = {"decode": {"url": url, "unit": "x", **paths}}
+        for name in STARTED_FROM:
+            (self.folder / name).write_text(f"{name}\n# comment\n")
 
     def written(self) -> str:
         """What node-exporter would show, both files."""
@@ -90,9 +130,7 @@ def test_every_part_of_a_healthy_host(of_host: Host) -> None:
     assert len(re.findall(r"^sglang_pd_gpu_temperature_celsius\{", text, re.MULTILINE)) == 8
     assert re.search(r'sglang_pd_gpu_memory_bytes\{gpu="0",uuid="GPU-[^"]*"\} 102641958912\b', text)
     assert 'sglang_pd_gpu_xids{bus="",xid="none"} 0' in text
-    assert set(re.findall(r'sglang_pd_read\{part="(\w+)"\} (\S+)', text)) == {
-        (part, "1.0") for part in ("release", "run", "proof", "servers", "passed", "gpus", "xids")
-    }
+    assert set(re.findall(r'sglang_pd_read\{part="(\w+)"\} (\S+)', text)) == {(part, "1.0") for part in PARTS}
     assert of_host.told == ""
 
 
@@ -116,8 +154,12 @@ def test_prometheus_own_checker_reads_it(of_host: Host, promtool: str) -> None:
         ("proof", lambda host: host.say("proof.json", proofs.proof([proofs.pair(0, 4)] * 2))),
         ("proof", lambda host: host.say("proof.json", proofs.proof([proofs.pair(0, gpu) for gpu in range(1025)]))),
         ("passed", lambda host: host.say("passed.json", [])),
-        ("gpus", lambda host: (host.bin / "nvidia-smi").write_text("#!/bin/sh\necho 'No devices' >&2; exit 6")),
-        ("gpus", lambda host: (host.bin / "nvidia-smi").write_text("#!/bin/sh\necho 0, what")),
+        ("bench", lambda host: host.say("bench.json", {"passes": [{"status": "done", "result": 1}]})),
+        ("bench", lambda host: (host.folder / "bench.json").mkdir()),
+        ("answers", lambda host: host.say("answers.json", {"right": True})),
+        ("watchdog", lambda host: host.say("restarts", "often")),
+        ("gpus report", lambda host: (host.bin / "nvidia-smi").write_text("#!/bin/sh\necho 'No devices' >&2; exit 6")),
+        ("gpus report", lambda host: (host.bin / "nvidia-smi").write_text("#!/bin/sh\necho 0, what")),
         ("xids", lambda host: (host.bin / "dmesg").write_text("#!/bin/sh\nexit 1")),
     ],
 )
@@ -126,9 +168,9 @@ def test_a_part_that_cannot_be_read_leaves_the_others(
 ) -> None:
     spoil(of_host)
     found = dict(re.findall(r'sglang_pd_read\{part="(\w+)"\} (\S+)', of_host.written()))
-    assert [name for name, good in found.items() if good != "1.0"] == [part]
-    assert len(found) == 7
-    assert of_host.told.startswith(f"pd-metrics: {part}: ")
+    assert [name for name, good in found.items() if good != "1.0"] == part.split()
+    assert found.keys() == PARTS
+    assert of_host.told.startswith(f"pd-metrics: {part.split()[0]}: ")
 
 
 def test_a_card_that_tells_less_and_one_that_is_hot(of_host: Host) -> None:
@@ -157,7 +199,7 @@ def test_the_first_size_of_a_kv_cache_stays_until_a_server_starts_from_other_fil
     mark = {"script": "a", "environment": "b", "unit": "c", "release": "r", "started": 1}
     of_host.say("run/fingerprint.json", mark)
     with serving() as site:
-        of_host.config["servers"] = {"decode": {"url": site.url, "unit": "x", "run": str(of_host.folder / "run")}}
+        of_host.serves(site.url)
 
         def first(tokens: int) -> str:
             site.answers["/metrics"] = answer(200, SCRAPE.replace("4096", str(tokens)))
@@ -171,6 +213,84 @@ def test_the_first_size_of_a_kv_cache_stays_until_a_server_starts_from_other_fil
         of_host.say("run/fingerprint.json", mark | {"script": "other"})
         assert first(2048) == "2048.0"
     assert 'sglang_pd_restarts{server="decode"} 3.0' in of_host.written()
+
+
+@pytest.fixture
+def started(of_host: Host) -> Host:
+    """A server that runs what lies on the disk."""
+    digest = {name: hashlib.sha256(f"{name}\n".encode()).hexdigest() for name in STARTED_FROM}
+    of_host.say("run/fingerprint.json", digest | {"release": "r"})
+    of_host.serves("")
+    return of_host
+
+
+@pytest.mark.parametrize("changed", STARTED_FROM)
+def test_a_server_that_runs_something_else_than_what_lies_on_the_disk(changed: str, started: Host) -> None:
+    assert 'sglang_pd_runs_as_written{server="decode"} 1.0' in started.written()
+    (started.folder / changed).write_text("other\n")
+    assert 'sglang_pd_runs_as_written{server="decode"} 0.0' in started.written()
+    (started.folder / changed).write_text(f"{changed}\n# another comment\n")
+    assert 'sglang_pd_runs_as_written{server="decode"} 1.0' in started.written()
+
+
+def test_somebody_is_at_work(of_host: Host) -> None:
+    lock = of_host.folder / "lock"
+    assert "sglang_pd_stopped 0.0" in of_host.written()
+    lock.touch()
+    of_host.say("stopped.json", {"by": "x"})
+    text = of_host.written()
+    assert "sglang_pd_stopped 1.0" in text and "sglang_pd_run_active 0.0" in text
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert "sglang_pd_run_active 1.0" in of_host.written()
+
+
+def test_what_the_last_questions_the_watchdog_and_a_benchmark_left(of_host: Host) -> None:
+    text = of_host.written()
+    assert "sglang_pd_watchdog_restarts 0.0" in text
+    assert not re.search("sglang_pd_(answers|bench)_", text)
+    of_host.say("answers.json", {"at": 1796014800, "right": False})
+    of_host.say("restarts", 2)
+    of_host.say("bench.json", BENCH)
+    text = of_host.written()
+    for line in ("answers_right 0.0", "answers_time_seconds 1796014800.0", "watchdog_restarts 2.0",
+                 "bench_ttft_p99_seconds 0.9", "bench_itl_p99_seconds 0.03", "bench_time_seconds 1796014800.0"):  # fmt: skip
+        assert f"sglang_pd_{line}\n" in text
+
+
+def test_a_certificate_of_the_router(of_host: Host, tmp_path: Path) -> None:
+    of_host.config["certificate"] = str(tmp_path / "not-there.pem")
+    assert "certificate_end" not in of_host.written()
+    certificate, _ = certificates.made(tmp_path, "router")
+    of_host.config["certificate"] = str(certificate)
+    (end,) = re.findall(r"^sglang_pd_certificate_end_seconds (\S+)", of_host.written(), re.MULTILINE)
+    assert 1.9 * 86400 < float(end) - time.time() < 2.1 * 86400
+
+
+def test_the_driver_and_what_cards_sent_again(of_host: Host) -> None:
+    report = of_host.recorded / "nvidia-smi/q/stdout"
+    report.write_text(
+        report.read_text().replace(
+            "Replays Since Reset                            : 0",
+            "Replays Since Reset                            : 7",
+            1,
+        )
+    )
+    text = of_host.written()
+    assert re.search(r'sglang_pd_gpu_driver_info\{driver="[0-9.]+"\} 1', text)
+    assert sorted(re.findall(r"sglang_pd_gpu_pcie_replays\{.*\} (\S+)", text)) == [*["0.0"] * 7, "7.0"]
+
+
+def test_every_figure_of_ours_that_a_rule_names_is_written(started: Host, tmp_path: Path) -> None:
+    certificate, _ = certificates.made(tmp_path, "router")
+    started.config["certificate"] = str(certificate)
+    started.say("answers.json", {"at": 1, "right": True})
+    started.say("bench.json", BENCH)
+    with serving() as site:
+        site.answers["/metrics"] = answer(200, SCRAPE)
+        started.serves(site.url)
+        written = set(re.findall(r"^(sglang_pd_\w+)", started.written(), re.MULTILINE))
+    assert {name for name in watching.metrics() if name.startswith("sglang_pd_")} <= written
 
 
 DRIPS = b"HTTP/1.1 200 OK\r\n\r\n"  # and then a byte now and then
@@ -193,7 +313,7 @@ def test_a_server_that_answers_what_it_likes_hides_no_figure(said: bytes, of_hos
         thread = threading.Thread(target=answers)
         thread.start()
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        of_host.config["servers"] = {"decode": {"url": url, "unit": "x", "run": str(of_host.folder / "run")}}
+        of_host.serves(url)
         text = of_host.written()
         thread.join()
     assert 'sglang_pd_restarts{server="decode"} 3.0' in text and "kv_cache" not in text

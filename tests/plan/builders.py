@@ -297,6 +297,7 @@ def plan(
         hardware=found,
         instances=every,
         uv_requirement=catalogue.uv_lock(),
+        host="gpu-1",
         api_key=api_key,
     )
 

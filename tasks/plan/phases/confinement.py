@@ -35,6 +35,12 @@ def of_watchdog(plan: Plan) -> tuple[Option, ...]:
     return replaced((*sandbox.of_watchdog(plan.settings), *network.of_tool(plan.settings)), plan.settings)
 
 
+def of_figures(plan: Plan) -> tuple[Option, ...]:
+    """Of the unit that writes figures of the host."""
+    confined = sandbox.of_figures(plan.settings, on_gpu=plan.on_gpu)
+    return replaced((*confined, *network.of_tool(plan.settings)), plan.settings)
+
+
 VIEW = ("ProtectHome", "PrivateTmp")  # what hides files of the host from a server
 
 

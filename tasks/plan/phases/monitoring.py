@@ -5,14 +5,26 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from tasks.plan.errors import PlanError
 from tasks.plan.files import WantedDirectory, WantedFile, to_json
+from tasks.plan.fleet.watching import Watched
 from tasks.plan.host.answers import METRIC_COLUMNS, ROW_COLUMNS, Answer
 from tasks.plan.phases import passed
 from tasks.plan.plan import Plan
-from tasks.plan.service.paths import FIGURES, KV_CACHES, MONITORING, STAMP, UNITS
+from tasks.plan.service.paths import (
+    ANSWERS,
+    FIGURES,
+    KV_CACHES,
+    LOCK,
+    MONITORING,
+    RESTORING,
+    STAMP,
+    STOPPED,
+    UNITS,
+    WATCHDOG_COUNT,
+)
+from tasks.plan.settings.roles import is_loopback
 from tasks.plan.settings.settings import Settings
 
 PACKAGES = ("prometheus", "prometheus-alertmanager", "prometheus-node-exporter")
@@ -46,7 +58,7 @@ def drop_in(unit: str) -> str:
 
 def daemons(plan: Plan) -> tuple[Daemon, ...]:
     settings = plan.settings
-    allowed = tuple(dict.fromkeys(("localhost", *(t.rpartition(":")[0].strip("[]") for t in _addresses(plan)))))
+    asked = (source.address.rpartition(":")[0].strip("[]") for source in _watched(plan).sources)
     return (
         Daemon(
             PROMETHEUS,
@@ -59,7 +71,7 @@ def daemons(plan: Plan) -> tuple[Daemon, ...]:
                 f"--web.listen-address={LOOPBACK}:{settings.prometheus_port}",
             ),
             (CONFIG, RULES),
-            tuple(one for one in allowed if one != LOOPBACK),
+            ("localhost", *dict.fromkeys(one for one in asked if not is_loopback(one))),
         ),
         Daemon(
             ALERTMANAGER,
@@ -101,32 +113,24 @@ def belongings() -> list[str]:
     return [MONITORING, FIGURES, *units, *(drop_in(unit) for unit in DAEMONS)]
 
 
-def _addresses(plan: Plan) -> list[str]:
-    """Of every server and the router's metrics: HOST:PORT."""
-    return [address for target in _targets(plan) for address in target["targets"]]
-
-
-def _targets(plan: Plan) -> list[dict[str, Any]]:
-    settings = plan.settings
-    found = [
-        {"targets": [worker.url.partition("://")[2]], "labels": {"job": "server", **_labels(worker.name, worker.role)}}
-        for worker in plan.workers
-    ]
-    host = settings.router_metrics_host
-    host = {"0.0.0.0": LOOPBACK, "::": "[::1]", "localhost": LOOPBACK}.get(host, f"[{host}]" if ":" in host else host)
-    if plan.router:
-        router = {"job": "router", **_labels(plan.router.name, plan.router.role)}
-        found.append({"targets": [f"{host}:{settings.router_metrics_port}"], "labels": router})
-    return found
-
-
-def _labels(name: str, role: str) -> dict[str, str]:
-    return {"instance": name, "role": role}
+def _watched(plan: Plan) -> Watched:
+    return Watched(plan.host, plan.settings)
 
 
 def targets(plan: Plan) -> WantedFile:
     """Whom Prometheus asks; it reads this again by itself when it changes."""
-    return WantedFile(TARGETS, to_json(_targets(plan)))
+    watched = _watched(plan)
+    found = [
+        {
+            "targets": [source.address],
+            "labels": {
+                "job": source.job, "instance": source.name, **({"role": source.role} if source.role else {}),
+                "host": watched.host, "service": watched.service,
+            },
+        }
+        for source in watched.sources
+    ]  # fmt: skip
+    return WantedFile(TARGETS, to_json(found))
 
 
 def alertmanager(plan: Plan) -> WantedFile:
@@ -144,19 +148,29 @@ def figures(plan: Plan) -> WantedFile:
         "stamp": STAMP,
         "current": plan.paths.current,
         "proof": plan.paths.measured,
+        "bench": plan.paths.benched,
         "user": plan.settings.service_user,
         "kept": KV_CACHES,
+        "stopped": STOPPED,
+        "locks": [LOCK, RESTORING],
+        "answers": ANSWERS if plan.router else None,
+        "watchdog": WATCHDOG_COUNT if plan.settings.watchdog else None,
+        "certificate": plan.paths.executed_tls if plan.router and plan.router.scheme == "https" else None,
         "servers": {
             instance.name: {
                 "url": instance.url if instance.is_worker else "",
                 "unit": instance.unit,
                 "run": plan.paths.run(instance.name),
+                "script": plan.paths.script(instance.name),
+                "environment": plan.paths.environment(instance.name),
+                "file": plan.paths.unit(instance.name),
             }
             for instance in plan.instances
         },
         "passed": passed.words(plan, "check"),
         "gpus": [smi, f"--query-gpu={METRIC_COLUMNS}", form] if has_gpus else None,
         "rows": [smi, f"--query-remapped-rows={ROW_COLUMNS}", form] if has_gpus else None,
+        "report": [smi, "-q"] if has_gpus else None,
     }
     return WantedFile(FIGURES_CONFIG, to_json(config), gist="names what is measured of this host")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tasks.plan.files import WantedFile, to_json
 from tasks.plan.plan import Plan
-from tasks.plan.service.paths import ROUND_LOCK
+from tasks.plan.service.paths import ANSWERS, ROUND_LOCK
 from tasks.plan.settings.questions import Golden
 
 # Counters of the workers' /metrics that grow by one with every answer whose KV cache moved. Decode's own kv_transfer_*
@@ -37,6 +37,7 @@ def verify_config(plan: Plan) -> WantedFile | None:
         "api_key_file": plan.paths.secret if plan.api_key else None,
         "model": plan.profile.served_name,
         "round_lock": ROUND_LOCK if plan.settings.watchdog else None,
+        "record": ANSWERS,
         "limit_s": plan.settings.answer_limit,
         "warm_up_limit_s": plan.settings.warm_up_limit,
         "golden": [question.model_dump() for question in questions(plan)],

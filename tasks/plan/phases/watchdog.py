@@ -5,7 +5,17 @@ from __future__ import annotations
 from tasks.plan.files import WantedFile, to_json
 from tasks.plan.plan import Plan
 from tasks.plan.service.instances import goes_with
-from tasks.plan.service.paths import BENCH_UNIT, JIT_UNIT, LOCK, PROBE_UNIT, RESUME, ROUND_LOCK, UNITS, WATCHDOG
+from tasks.plan.service.paths import (
+    BENCH_UNIT,
+    JIT_UNIT,
+    LOCK,
+    PROBE_UNIT,
+    RESUME,
+    ROUND_LOCK,
+    UNITS,
+    WATCHDOG,
+    WATCHDOG_COUNT,
+)
 
 LONGEST_ROUND = 20  # seconds: SGLang itself gives up a health check after 20 s
 MEASURING = (PROBE_UNIT, BENCH_UNIT, JIT_UNIT, RESUME)  # units that are not to be disturbed
@@ -39,6 +49,7 @@ def watchdog_config(plan: Plan) -> WantedFile:
         "quiet": list(MEASURING),
         "lock": LOCK,
         "round_lock": ROUND_LOCK,
+        "count": WATCHDOG_COUNT,
         "belongs": [f"{UNITS}/{WATCHDOG}"],
     }
     return WantedFile(paths.watchdog, to_json(config), gist="what the watchdog asks, and of whom")

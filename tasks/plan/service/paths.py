@@ -21,6 +21,7 @@ KEPT = "/var/lib/sglang-pd-playbook"  # what outlives a run and a reboot, for ro
 STAMP = f"{KEPT}/stamp.json"  # of the last run that changed something
 PASSED = f"{KEPT}/passed.json"  # what the service was started from when it last answered right
 STOPPED = f"{KEPT}/stopped.json"  # there from `make stop` until `make start` or the next run: who, and when
+ANSWERS = f"{KEPT}/answers.json"  # how the last questions with known answers ended
 KV_CACHES = f"{KEPT}/kv-cache.json"  # of each server, as pd-metrics last saw it
 MONITORING = "/etc/sglang-pd-monitoring"  # what Prometheus and alertmanager are started from
 FIGURES = "/var/lib/sglang-pd-monitoring"  # what node-exporter shows of this host
@@ -31,6 +32,7 @@ DEVICES = "sglang-pd-devices.service"  # comes before each start of a server on 
 BENCH_UNIT = "sglang-pd-bench.service"  # transient: measures the service under load
 WATCHDOG = "sglang-pd-watchdog.service"  # asks, and restarts what is at fault
 WATCHDOG_RUN = "sglang-pd-watchdog"  # its folder below /run
+WATCHDOG_COUNT = f"/run/{WATCHDOG_RUN}/restarts"  # how often it restarted something since it started itself
 ROUND_LOCK = f"/run/{WATCHDOG_RUN}/round"  # held by the watchdog while it asks, or by who wants to be alone
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 

@@ -7,7 +7,19 @@ from dataclasses import dataclass, replace
 
 from tasks.plan.errors import PlanError
 from tasks.plan.files import FoundPaths
-from tasks.plan.service.paths import DEVICES, KV_CACHES, NEEDRESTART, PASSED, RUN, STOPPED, SYSCTL, TARGET, UNITS, Paths
+from tasks.plan.service.paths import (
+    ANSWERS,
+    DEVICES,
+    KV_CACHES,
+    NEEDRESTART,
+    PASSED,
+    RUN,
+    STOPPED,
+    SYSCTL,
+    TARGET,
+    UNITS,
+    Paths,
+)
 from tasks.plan.service.sandbox import HOMES
 from tasks.plan.settings.settings import Settings
 
@@ -73,7 +85,7 @@ def removal(paths: Paths, units: Sequence[str], stays: Sequence[str] = ()) -> Re
             *(f"{root}/{name}" for name in ROOT),
             paths.verify, paths.passed, paths.watchdog, paths.workers, paths.probe, paths.told, paths.pin, paths.bench,
             paths.secret, paths.tls, f"{paths.tls}.new", paths.earlier_secret, *paths.secret_leftovers[:-1],
-            RUN, PASSED, STOPPED, KV_CACHES,
+            RUN, PASSED, STOPPED, ANSWERS, KV_CACHES,
         ),
         of_user=(
             paths.cache, paths.benched,

@@ -7,7 +7,7 @@ machine code and run it. Every directive is known to systemd 247 and later: `sys
 from __future__ import annotations
 
 from tasks.plan.service.options import Option
-from tasks.plan.service.paths import Paths
+from tasks.plan.service.paths import FIGURES, KEPT, Paths
 from tasks.plan.settings.settings import Settings
 
 HOMES = ("/home", "/root", "/run/user")  # what ProtectHome closes
@@ -53,7 +53,12 @@ _SERVER_CALLS = (
 
 def every(settings: Settings, paths: Paths) -> tuple[Option, ...]:
     """What any unit of ours may have."""
-    return (*of_server(settings, paths, on_gpu=True), *of_router(settings), *of_watchdog(settings))
+    return (
+        *of_server(settings, paths, on_gpu=True),
+        *of_router(settings),
+        *of_watchdog(settings),
+        *of_figures(settings, on_gpu=True),
+    )
 
 
 def of_server(settings: Settings, paths: Paths, *, on_gpu: bool) -> tuple[Option, ...]:
@@ -110,6 +115,35 @@ def of_watchdog(settings: Settings) -> tuple[Option, ...]:
     }
     every = [of_its_own.get(option.name, option) for option in of_router(settings)]
     return tuple(option for option in every if option)
+
+
+def of_figures(settings: Settings, *, on_gpu: bool) -> tuple[Option, ...]:
+    """Of the unit that writes figures of the host: root, for what root alone may read. It asks systemd and nvidia-smi;
+    what the service user can write, a child of that user reads."""
+    of_its_own = {
+        "CapabilityBoundingSet": Option(
+            "CapabilityBoundingSet", ("CAP_SETUID CAP_SETGID CAP_KILL CAP_SYSLOG",), "another user asks the servers"
+        ),
+        "ProtectKernelLogs": None,  # Xids stand there
+    }
+    every = [of_its_own.get(option.name, option) for option in _EVERY]
+    return (
+        *(option for option in every if option),
+        Option("ReadWritePaths", (FIGURES, KEPT), "what it writes"),
+        _protect_home(settings),
+        Option("DevicePolicy", ("closed",), "no device but those named here, /dev/null and the like"),
+        *([Option("DeviceAllow", _GPU_DEVICES, "nvidia-smi asks the GPUs")] if on_gpu else []),
+        _ADDRESSES,
+        Option(
+            "SystemCallFilter",
+            (
+                "@system-service",
+                "~@privileged @resources io_uring_setup io_uring_enter io_uring_register",
+                "@setuid syslog",
+            ),
+            "no mounts, modules, ptrace, clocks, io_uring",
+        ),
+    )
 
 
 def _protect_home(settings: Settings) -> Option:
