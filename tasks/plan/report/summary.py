@@ -175,7 +175,7 @@ def _without_secrets(words: Sequence[str]) -> list[str]:
     for word in words:
         if hide:
             found.append("...")
-        elif (name := _NAME.match(word)) and _SECRET.search(name[1]):
+        elif (name := _NAME.match(word)) and _SECRET.search(word if name[1].endswith("_environment") else name[1]):
             found.append(f"{name[1]}=...")
         else:
             found.append(without_passwords(word))

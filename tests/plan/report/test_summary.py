@@ -186,6 +186,7 @@ def test_the_command_goes_on_with_what_is_left_alone() -> None:
         ["--data", "package_index=https://me:hunter2@packages.example.com/simple"],
         ["--data", "my_token=hunter2"],
         ["--data=my_token=hunter2"],
+        ["--data", 'worker_environment={"HF_TOKEN": "hunter2"}'],
     ],
 )
 def test_no_secret_is_shown(words: list[str]) -> None:
