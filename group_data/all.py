@@ -342,7 +342,7 @@ full_diff = False
 # ---- Benchmark: make bench-serving (docs/benchmark.md) ---------------------------------------------------------------
 
 bench_loads = ["256/128", "1024/1024", "8192/256"]  # tokens in / tokens out of each request
-bench_concurrency = [1, 16, 64]  # requests in flight
+bench_concurrency = [1, 16, 64]  # requests in flight; [] = only the passes of bench_rates
 # Requests a second that arrive at random, such as [1, 2, 4, 8]: how many are answered within bench_limits?
 bench_rates = []
 bench_rate_seconds = 60  # seconds in which the requests of a pass with a rate arrive

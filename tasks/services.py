@@ -79,5 +79,7 @@ def bring_up(plan: Plan) -> None:
     if plan.settings.watchdog:
         services.enabled(name=f"Enabled {WATCHDOG}", unit=WATCHDOG, wanted=True, found=found.watchdog_enabled)
         services.started(name="Running: watchdog", unit=WATCHDOG, running=found.watching)
+    started = [worker for worker in plan.workers if worker.name in reasons]
+    services.warmed(name="Kernels that servers compiled", plan=plan, started=started)
     services.bound(name="Servers bound as planned", plan=plan)
     services.listening(name="Servers listen as planned", plan=plan)

@@ -8,6 +8,7 @@ from collections.abc import Generator, Mapping, Sequence
 from pyinfra import host, state
 from pyinfra.api import FunctionCommand, StringCommand, operation
 
+from tasks.facts.cached import Cached
 from tasks.facts.listeners import Listeners
 from tasks.facts.processes import Bindings
 from tasks.operations.passed import ready_or_back, taken_back
@@ -16,7 +17,7 @@ from tasks.operations.rollout import restarted
 from tasks.plan.errors import PlanError
 from tasks.plan.phases.passed import arming
 from tasks.plan.plan import Plan
-from tasks.plan.service import bindings
+from tasks.plan.service import bindings, caches
 from tasks.plan.service import listening as sockets
 from tasks.plan.service.instances import Instance
 from tasks.plan.service.paths import UNITS
@@ -155,6 +156,29 @@ def running(
 def _unmet(need: Instance, waiting: Sequence[Instance]) -> str:
     names = ", ".join(instance.name for instance in waiting)
     return shlex.quote(f"{need.name} is not ready ({need.unit}): {names} will not start without it")
+
+
+@operation()
+def warmed(plan: Plan, started: Sequence[Instance]) -> Commands:
+    """Tells what servers compiled at their start, which was not compiled ahead: files new in the release's cache.
+
+    started: servers that this run starts.
+    """
+    if not started:
+        host.noop("no server was started")
+        return
+    if not state.is_executing:
+        host.noop("counted once the servers run")
+        return
+    cache, units = plan.paths.release_cache(plan.release.id), [one.unit for one in started]
+    files = host.get_fact(Cached, cache=cache, user=plan.settings.service_user, units=units)
+    if files is None:
+        host.noop("systemd does not tell when the servers started")
+        return
+    summary.compiled(host, files)
+    say(host, caches.told(files))
+    host.noop("counted")
+    yield from ()  # pyinfra wants a generator
 
 
 @operation()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -66,6 +66,11 @@ def restarts(host: Host, server: str, why: str) -> None:
     _run.restarts[state.is_executing].setdefault(host.name, {})[server] = why
 
 
+def compiled(host: Host, files: Mapping[str, int]) -> None:
+    """What servers put into the caches of their release at the start of this run."""
+    _run.compiled[host.name] = dict(files)
+
+
 def last(host: Host, line: str, colour: str = "") -> None:
     """A line of a part such as `make stop`, told after everything else."""
     text = one_line(line)
@@ -98,6 +103,7 @@ class _Run(BaseStateCallback):
         self.refusals: dict[str, tuple[str, ...]] = {}
         self.faults: dict[str, list[str]] = {}
         self.restarts: dict[bool, dict[str, dict[str, str]]] = {False: {}, True: {}}  # planned, and done
+        self.compiled: dict[str, dict[str, int]] = {}
         self.at: dict[str, str] = {}  # name of the operation that runs, or ran last
         self.failed: set[str] = set()
         self.back: set[str] = set()  # where a change was taken back
@@ -175,6 +181,7 @@ class _Run(BaseStateCallback):
             is_taken_back=name in self.back,
             is_compared=ending is not Ending.DRY or state.check_for_changes,
             restarts=self.restarts[ending is not Ending.DRY].get(name, {}),
+            compiled=self.compiled.get(name),
             seconds=seconds | self.seconds.get(name, {}),
             warnings=written.warnings if written else (),
             report=str(written.page) if written and written.page else "",

@@ -11,6 +11,7 @@ from tasks.plan.proof.judgement import FRESH, NONE
 from tasks.plan.proof.probe import PROMPT
 from tasks.plan.report.data import LEVELS, Data
 from tasks.plan.report.drawing import Drawing, draw
+from tasks.plan.service import caches
 
 SHADES = 6  # classes h0 (faint) to h5 (strong)
 SHADE_OF_LINK = {"PIX": 4, "PXB": 4, "PHB": 3, "NODE": 2, "SYS": 1}  # nearer is stronger; NVLink strongest
@@ -95,6 +96,7 @@ def _run(run: Data) -> Data:
         "reasons": run["reasons"],
         "changed": f"{len(run['changed'])} of {run['operations']} things",
         "restarts": [f"{server}: {why}" for server, why in run["restarts"].items()],
+        "kernels": [] if run.get("compiled") is None else [caches.told(run["compiled"])],
         "seconds": [(phase, figure(took)) for phase, took in seconds.items()],
         "total": figure(sum(seconds.values())),
     }

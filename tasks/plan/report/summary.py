@@ -11,6 +11,7 @@ from typing import Any
 
 from tasks.plan.errors import one_line, without_passwords
 from tasks.plan.plan import Plan
+from tasks.plan.service import caches
 
 MOST_SHOWN = 6  # names of changes, and warnings; the report has them all
 IN_FULL = 3  # hosts; of more than that those with nothing to tell get one line each
@@ -112,6 +113,7 @@ class HostRun:
     changed: tuple[str, ...] = ()  # operations that changed something; of a dry run those that would
     operations: int = 0
     restarts: Mapping[str, str] = field(default_factory=dict)  # server -> why
+    compiled: Mapping[str, int] | None = None  # files that servers put into caches at their start; None: none started
     seconds: Mapping[str, float] = field(default_factory=dict)  # phase -> how long, in the order of the run
     warnings: tuple[str, ...] = ()
     report: str = ""  # path of the page
@@ -129,6 +131,7 @@ class HostRun:
             "operations": self.operations,
             "taken_back": self.is_taken_back,
             "restarts": dict(self.restarts),
+            "compiled": None if self.compiled is None else dict(self.compiled),
             "seconds": {phase: round(took, 1) for phase, took in self.seconds.items()},
         }
 
@@ -195,6 +198,8 @@ def _host(host: HostRun) -> list[Line]:
         rows.append(_row("changed", _changes(host)))
     for number, (server, why) in enumerate(host.restarts.items()):
         rows.append(_row("servers" if number == 0 else "", f"{server}: {why}"))
+    if host.compiled is not None:
+        rows.append(_row("kernels", caches.told(host.compiled)))
     if host.seconds:
         rows.append(_row("took", _took(host.seconds)))
     warnings = enumerate(_few(host, host.warnings))

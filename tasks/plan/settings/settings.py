@@ -65,16 +65,15 @@ Loads = Annotated[list[str], Field(min_length=1), BeforeValidator(_loads)]
 # `--data NAME=1,16` arrives as text, `--data NAME=1` as a number.
 Counts = Annotated[
     list[Count],
-    Field(min_length=1),
     BeforeValidator(
-        lambda v: [int(n) if n.isdecimal() else n for n in v.split(",")] if isinstance(v, str)
+        lambda v: [int(n) if n.isdecimal() else n for n in v.split(",") if v] if isinstance(v, str)
         else [v] if isinstance(v, int) else v
     ),
 ]  # fmt: skip
 Rates = Annotated[
     list[Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False)]],
     BeforeValidator(
-        lambda v: [float(n) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", n) else n for n in v.split(",")]
+        lambda v: [float(n) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", n) else n for n in v.split(",") if v]
         if isinstance(v, str) else [v] if isinstance(v, int | float) else v
     ),
 ]  # fmt: skip
@@ -453,6 +452,8 @@ def _contradictions(settings: Settings) -> list[str]:
             'setting layout = "data_parallel" with server_instances = 1: one server is layout "single", '
             "else set server_instances to 2 or more"
         )
+    if not settings.bench_concurrency and not settings.bench_rates:
+        lines.append("settings bench_concurrency and bench_rates are both empty: name requests in flight, or a rate")
     lines += _fleet_faults(settings)
     roles = tuple(settings.roles.values())
     for role in roles:

@@ -14,6 +14,7 @@ from tasks.plan.bench.goodput import Limits
 from tasks.plan.bench.page import view
 from tasks.plan.errors import PlanError
 from tests.plan.benches import at_rate, curve, one_pass, planned, result
+from tests.plan.builders import settings
 
 LIMITS = Limits(450, 40)
 LOAD = (256, 128)
@@ -38,6 +39,13 @@ def test_passes_at_rates_come_after_those_in_flight(given: object) -> None:
 
 def test_a_rate_alone_on_the_command_line() -> None:
     assert planned(bench_rates=2).settings.bench_rates == [2]
+
+
+def test_passes_at_rates_alone() -> None:
+    found = bench.passes(planned(bench_loads="256/128", bench_concurrency="", bench_rates="1,2", bench_repeats=1))
+    assert [(p["concurrency"], p["rate"]) for p in found] == [(None, 1.0), (None, 2.0)]
+    with pytest.raises(PlanError, match="bench_concurrency and bench_rates are both empty"):
+        settings(bench_concurrency="", bench_rates="")
 
 
 @pytest.mark.parametrize("each", [[IN_TIME, LATE], [IN_TIME, STALLS]])
