@@ -32,7 +32,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tasks.plan.bench.goodput import Limits
 from tasks.support.report import file_stem
+from tests.gpu import tables
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PARTS = ("again", "killed", "load", "answers", "rates", "stages", "checksum")
@@ -249,6 +251,7 @@ def main(words: list[str]) -> int:
         if layout == "pd" and "checksum" in parts:
             for log, wanted in (("checksum-off", "False"), ("checksum-on", "True"), ("checksum-off-again", "False")):
                 measured.step(log, measured.checksum, log, wanted)
+    (given.out / "measured.md").write_text(tables.page(given.out, Limits.of(given.limits)))
     return 0 if measured.whole else 1
 
 
