@@ -20,6 +20,8 @@ from tasks.plan.phases.system import kernel_settings
 from tasks.plan.phases.watchdog import watchdog_config
 from tasks.plan.plan import Plan
 from tasks.plan.report import page
+from tasks.plan.report import service as service_page
+from tasks.plan.report.service import Report
 from tasks.plan.service.api_key import written
 from tasks.plan.service.instances import Instance, goes_with
 from tasks.plan.service.paths import SYSCTL, UNITS, WATCHDOG, WATCHDOG_RUN
@@ -165,6 +167,11 @@ def sysctl(plan: Plan) -> WantedFile:
 def report(data: Mapping[str, Any]) -> bytes:
     """The page of a host, of tasks.plan.report.data.build's data."""
     return _render("report.html.j2", page.view(dict(data)))
+
+
+def service(data: Mapping[str, Any], reports: Mapping[str, Report | None]) -> bytes:
+    """The page of a service, of tasks.plan.report.service.build's data and the reports of its hosts."""
+    return _render("service.html.j2", service_page.view(dict(data), reports))
 
 
 def serving(comparison: bench.Comparison, limits: Limits) -> bytes:

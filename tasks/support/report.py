@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,8 +15,10 @@ from typing import Any
 from pyinfra import host
 
 from tasks.plan.findings import Finding
+from tasks.plan.fleet.members import Member
 from tasks.plan.plan import Plan
 from tasks.plan.report import data as report
+from tasks.plan.report import service
 from tasks.support import render
 from tasks.support.dry import is_dry
 
@@ -60,13 +62,48 @@ def written(host_name: str) -> Written | None:
 def ended(host_name: str, run: Mapping[str, Any]) -> None:
     """Add how the run went. run: of tasks.plan.report.summary.HostRun.as_data."""
     last = _written.get(host_name)
-    if last and last.page:
-        _write(last.page, {**last.data, "run": dict(run)})
+    if last:
+        data = {**last.data, "run": dict(run)}
+        _written[host_name] = Written(data, last.page)
+        if last.page:
+            _write(last.page, data)
+
+
+def of_service(name: str, hosts: Sequence[Member], runs: Mapping[str, Mapping[str, Any]]) -> Path | None:
+    """SERVICE.service.html and .json beside the pages of its hosts; None where this run wrote none of those.
+
+    runs: by host of this run, as for ended(). Of a host that this run did not write about, its last report is shown.
+    """
+    pages = [last.page for host in hosts if (last := _written.get(host.host)) and last.page]
+    if not pages:
+        return None
+    reports = {host.host: _report(host.host, pages[0].parent) for host in hosts}
+    data = service.build(name, hosts, reports, runs, datetime.now(UTC))
+    page = pages[0].parent / f"{file_stem(name)}.service{'.dry' if is_dry() else ''}.html"
+    replace(page.with_suffix(".json"), _json(data))
+    replace(page, render.service(data, reports))
+    return page
+
+
+def _report(host_name: str, folder: Path) -> service.Report | None:
+    """A host's report of this run, else its last one, else None."""
+    if (last := _written.get(host_name)) and last.page:
+        return service.Report(last.data, last.page.name)
+    page = folder / f"{file_stem(host_name)}.html"
+    try:
+        data = json.loads(page.with_suffix(".json").read_text())
+    except (OSError, ValueError):
+        return None
+    return service.Report(data, page.name) if report.is_ours(data) else None
 
 
 def _write(page: Path, data: Mapping[str, Any]) -> None:
-    replace(page.with_suffix(".json"), (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode())
+    replace(page.with_suffix(".json"), _json(data))
     replace(page, render.report(data))
+
+
+def _json(data: Mapping[str, Any]) -> bytes:
+    return (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def file_stem(host_name: str) -> str:

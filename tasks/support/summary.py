@@ -27,6 +27,8 @@ from pyinfra.context import ctx_host, ctx_state
 
 from tasks.facts.serving import Serving
 from tasks.plan.errors import one_line
+from tasks.plan.fleet import members
+from tasks.plan.fleet.members import Inventoried
 from tasks.plan.plan import Plan
 from tasks.plan.report import summary
 from tasks.plan.report.summary import Ending, HostRun, Service
@@ -157,10 +159,14 @@ class _Run(BaseStateCallback):
         if not ctx_state.isset() or not state.initialised:
             return  # the inventory had a fault, which was told
         hosts = [self._of(one) for one in state.inventory if state.is_host_in_limit(one)]
-        for host in hosts:
-            report.ended(host.name, host.as_data())
+        runs = {host.name: host.as_data() for host in hosts}
+        for name, run in runs.items():
+            report.ended(name, run)
+        every = members.members(Inventoried(one.name, tuple(one.groups), one.data.dict()) for one in state.inventory)
+        pages = {name: report.of_service(name, found, runs) for name, found in members.services(every).items()}
         words = [Path(sys.argv[0]).name, *sys.argv[1:]]
-        for line in summary.lines(hosts, summary.command(words, hosts)):
+        told = {name: str(page) for name, page in pages.items() if page}
+        for line in summary.lines(hosts, summary.command(words, hosts), told):
             text = format_text(line.text, str(line.tone), bold=line.is_head) if line.tone else line.text
             logger.info(f"--> {text}" if line.is_head else text)
 

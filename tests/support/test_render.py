@@ -125,7 +125,7 @@ def files_of(made: Plan, name: str) -> tuple[Instance, render.InstanceFiles]:
 def test_every_template_is_rendered(planned: Plan) -> None:
     files = rendered(planned)
     pages = {
-        f"{name}.html.j2" for name in ("page", "pieces", "report", "serving", "status")
+        f"{name}.html.j2" for name in ("page", "pieces", "report", "service", "serving", "status")
     }  # for people, see test_report.py
     assert set(files) | pages == {path.name for path in (REPOSITORY / "templates").iterdir()}
     for name, made in files.items():

@@ -20,14 +20,17 @@ from tasks.plan.bench.goodput import Limits
 from tasks.plan.findings import Finding, Level, silence
 from tasks.plan.plan import Plan
 from tasks.plan.proof.judgement import FRESH, NONE
-from tasks.plan.report import status
+from tasks.plan.report import service, status
 from tasks.plan.report.data import build
+from tasks.plan.report.service import Report
+from tasks.plan.report.summary import Ending, HostRun
 from tasks.plan.service.placement import write_collapse
 from tasks.support import catalogue, render, report
 from tests.plan.benches import at_rate, curve, failed, result
-from tests.plan.builders import TWO_SOCKETS, catalogue_plan, hardware
+from tests.plan.builders import TWO_HOSTS, TWO_SOCKETS, catalogue_plan, fleet_plans, hardware
 from tests.plan.proofs import pair, proof
 from tests.plan.report.test_data import NOW
+from tests.plan.report.test_service import PLANS, hosts, reported, run
 from tests.plan.service.test_placement import NPS4
 
 PLAN = catalogue_plan({}, hardware(TWO_SOCKETS, links={(0, 1): "PIX", (2, 3): "PIX", (4, 5): "PIX", (6, 7): "PIX"}))
@@ -103,6 +106,38 @@ def test_an_older_report_is_replaced_whole(tmp_path: Path) -> None:
     assert "Not measured yet" not in page.read_text()
 
 
+# ---- a service
+
+
+def test_a_service_has_a_page_with_the_last_reports_of_hosts_that_were_left_out(tmp_path: Path) -> None:
+    where = fleet_plans(gpu_1={"report_dir": str(tmp_path)}, gpu_2={"report_dir": str(tmp_path)})
+    for host in ("gpu-1", "gpu-2"):
+        write(tmp_path, where[host], host)
+        report.ended(host, run(host).as_data())
+    report._written.pop("gpu-2")  # as in the next run, with --limit gpu-1
+    page = report.of_service("main", hosts(TWO_HOSTS), {"gpu-1": run("gpu-1").as_data()})
+    assert page == tmp_path / "main.service.html"
+    found = json.loads(page.with_suffix(".json").read_text())
+    assert [(one["host"], bool(one["run"]), bool(one["last_run"])) for one in found["hosts"]] == [
+        ("gpu-1", True, True),
+        ("gpu-2", False, True),
+    ]
+    assert 'href="gpu-2.html"' in page.read_text()
+
+
+@pytest.mark.parametrize("left", ["", "[]", "{", '{"format": 1}'])
+def test_what_is_no_report_of_today_is_none(left: str, tmp_path: Path) -> None:
+    (tmp_path / "gpu-2.json").write_text(left)
+    report._written.pop("gpu-2", None)
+    assert report._report("gpu-2", tmp_path) is None
+
+
+def test_a_run_that_wrote_nothing_about_a_service_writes_no_page_of_it(tmp_path: Path) -> None:
+    for host in TWO_HOSTS:
+        report._written.pop(host, None)
+    assert report.of_service("main", hosts(TWO_HOSTS), {}) is None
+
+
 # ---- the page as text
 
 
@@ -128,6 +163,13 @@ def test_what_hosts_say_is_text_and_nothing_else() -> None:
 def test_the_page_asks_for_nothing_outside_itself() -> None:
     text = page_of("gpu-1", PLAN, FINDINGS, proof())
     assert re.findall(r'(?:src|href)="(?!data:)(?!#)[^"]*"|@import|url\((?!#)', text) == []
+
+
+def test_the_page_of_a_service_links_to_its_hosts_and_nowhere_else() -> None:
+    text = PAGES["well: Proven"]
+    assert set(re.findall(r'(?:src|href)="(?!data:)(?!#)([^"]*)"|@import|url\((?!#)', text)) == {
+        f"{host}.html" for host in PLANS
+    }
 
 
 # ---- in a browser
@@ -229,6 +271,17 @@ def everywhere(label: str, values: list[tuple[float, str]]) -> list[dict[str, An
     ]
 
 
+def service_page(name: str, found: tuple[Finding, ...], *runs: HostRun) -> str:
+    """Of three hosts: one has all findings, one no report."""
+    reports = {**reported(), "gpu-3": None}
+    first = reports["gpu-1"]
+    assert first
+    data = build("gpu-1", PLANS["gpu-1"], found, proof([pair(0, 4)]), FRESH, NOW)
+    reports["gpu-1"] = Report({**data, "run": first.data["run"]}, first.page)
+    told = {one.name: one.as_data() for one in runs}
+    return render.service(service.build(name, hosts(), reports, told, NOW), reports).decode()
+
+
 UNEVEN = catalogue_plan(
     {"prefill_instances": 3, "prefill_tensor_parallel": 2, "decode_tensor_parallel": 2}, hardware([0] * 6 + [1] * 2)
 )
@@ -247,6 +300,15 @@ PAGES = {  # by title
     "nothing yet: status": status_page("nothing yet", {"query": "up", "now": 1.8e9, "result": []}),
     "hostile: status": status_page(
         "hostile", *everywhere(HOSTILE + LONG, [(1.8e9 - 30 * n, "9e99") for n in (9, 2, 1)])
+    ),
+    "well: Proven": render.service(
+        service.build("well", hosts(), reported(), {"gpu-1": run("gpu-1").as_data()}, NOW), reported()
+    ).decode(),
+    "main: Not done": service_page(
+        "main",
+        FINDINGS,
+        run("gpu-1"),
+        run("gpu-2", ending=Ending.FAILED, reasons=(HOSTILE,), restarts={"decode": LONG}),
     ),
     "whole servers: Not measured": page_of("whole servers", WHOLE, (), None, NONE),
     "sixteen GPUs: Proven": page_of("sixteen GPUs", SIXTEEN, (), proof([pair(i, i + 8) for i in range(8)], gpus=16)),

@@ -81,6 +81,15 @@ def known(every: Mapping[str, Member | PlanError]) -> tuple[Member, ...]:
     return tuple(member for member in every.values() if isinstance(member, Member))
 
 
+def services(every: Mapping[str, Member | PlanError]) -> dict[str, tuple[Member, ...]]:
+    """Service of more than one host -> its hosts, in the order of the inventory."""
+    found: dict[str, tuple[Member, ...]] = {}
+    for member in every.values():
+        if isinstance(member, Member):
+            found[member.service] = (*found.get(member.service, ()), member)
+    return {name: of_one for name, of_one in found.items() if len(of_one) > 1}
+
+
 def together(every: Iterable[Member], service: str) -> tuple[Member, ...]:
     """The hosts of a service, in the order of the inventory. Raises PlanError, one line a fault."""
     found = tuple(member for member in every if member.service == service)

@@ -14,7 +14,7 @@ from tasks.plan.proof import probe
 from tasks.plan.proof.judgement import FRESH, NONE, transfer_seconds
 from tasks.plan.service.placement import kv_writes, sockets
 
-FORMAT = 1
+FORMAT = 2  # raised where what stands in a report changes its form
 LEVELS = (Level.ERROR, Level.INCOMPLETE, Level.WARNING, Level.SILENCED, Level.HEALTHY)  # in the order to be read
 
 Data = dict[str, Any]
@@ -40,6 +40,7 @@ def build(
         "host": host,
         "written": now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "layout": plan.settings.layout if plan else None,
+        "address": plan.settings.place.address if plan else None,
         "verdict": verdict(host, judged, path, state, plan.settings.layout if plan else None),
         "findings": [finding.as_data() for finding in judged],
         "device": plan.release.manifest.device if plan else None,
@@ -55,6 +56,11 @@ def build(
         "proof": dict(proof) if proof else None,
         "run": None,  # tasks.plan.report.summary.HostRun.as_data, once the run is over
     }
+
+
+def is_ours(data: object) -> bool:
+    """Whether what lies in a file is a host's report of this form."""
+    return isinstance(data, dict) and data.get("format") == FORMAT
 
 
 def warnings(data: Mapping[str, Any]) -> tuple[str, ...]:

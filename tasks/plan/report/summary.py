@@ -125,6 +125,9 @@ class HostRun:
         """For the report."""
         return {
             "ending": str(self.ending),
+            "good": self.ending.is_good,
+            "serves": self.service.told if self.service else "",
+            "answers": bool(self.service and self.service.is_proven and self.service.is_routed),
             "at": self.at,
             "reasons": list(self.reasons),
             "changed": list(self.changed),
@@ -136,8 +139,9 @@ class HostRun:
         }
 
 
-def lines(hosts: Sequence[HostRun], again: str) -> list[Line]:
-    """The last lines of a run. again: the command that goes on with what is not done."""
+def lines(hosts: Sequence[HostRun], again: str, services: Mapping[str, str] | None = None) -> list[Line]:
+    """The last lines of a run. again: the command that goes on with what is not done. services: service of several
+    hosts -> path of its page."""
     if not hosts:
         return []
     found = []
@@ -147,7 +151,8 @@ def lines(hosts: Sequence[HostRun], again: str) -> list[Line]:
             found.append(Line(f"{host.name}: serves {_serves(host)}", is_head=True))
         else:
             found += _host(host)
-    return [*found, *_verdict(hosts, again)]
+    pages = [Line(f"service {name}: {page}", is_head=True) for name, page in (services or {}).items()]
+    return [*found, *pages, *_verdict(hosts, again)]
 
 
 def command(words: Sequence[str], hosts: Sequence[HostRun]) -> str:
@@ -229,12 +234,16 @@ def _changes(host: HostRun) -> str:
     back = "; taken back, since it failed" if host.is_taken_back else ""
     if len(host.changed) <= MOST_SHOWN:
         return would + "; ".join(host.changed) + back
+    return f"{would}{len(host.changed)} of {host.operations} things: {by_phase(host.changed)}{back}"
+
+
+def by_phase(operations: Sequence[str]) -> str:
+    """How many of each phase: "Launch 3, Services 1"."""
     counts: dict[str, int] = {}
-    for name in host.changed:
+    for name in operations:
         phase = phase_of(name) or name
         counts[phase] = counts.get(phase, 0) + 1
-    by_phase = ", ".join(f"{phase} {count}" for phase, count in counts.items())
-    return f"{would}{len(host.changed)} of {host.operations} things: {by_phase}{back}"
+    return ", ".join(f"{phase} {count}" for phase, count in counts.items())
 
 
 def phase_of(operation: str) -> str:
