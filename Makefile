@@ -13,7 +13,7 @@ define part
 @$(VENV)/bin/pyinfra -y --limit '$(HOST)' $(or $(INVENTORY),inventory.py) $(1) $(foreach setting,$(DATA),--data '$(setting)')
 endef
 
-.PHONY: help rehearse record test test-without-servers test-units test-hosts test-install test-servers test-release test-faults test-fleet test-kernels lint bench bench-peers bench-serving verify stop start restart rollback logs bundle remove status drift lock wheelhouse node-down clean
+.PHONY: help rehearse record test test-without-servers test-units test-hosts test-install test-servers test-release test-faults test-fleet test-kernels lint bench bench-peers bench-serving verify stop start restart reboot rollback logs bundle remove status drift lock wheelhouse node-down clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -91,6 +91,9 @@ start: $(SUITE) ## start a host's service as it lies there, and ask it: HOST=NAM
 
 restart: $(SUITE) ## restart every server of a host, and ask it: HOST=NAME
 	$(call part,tasks.upkeep.restart)
+
+reboot: $(SUITE) ## reboot a host in order, and ask it: HOST=NAME; of several hosts the others serve meanwhile
+	$(call part,tasks.upkeep.reboot)
 
 rollback: $(SUITE) ## go back to the release before, and stay there: HOST=NAME WHY="TPOT doubled"
 	@test -n "$$WHY" || { echo 'make rollback HOST=NAME WHY="TPOT doubled": the reason is kept with the pin' >&2; exit 2; }

@@ -260,7 +260,7 @@ rollback_reason = ""  # why; the pin keeps it
 unpin = False  # True = remove the pin: go on to the release that the settings name
 wait = False  # True = while another run of the playbook is on, wait for its end; False = say who runs it, and end
 allow_older = False  # True = run although a newer playbook ran on the host last
-reprove = False  # True = measure again although servers run: drain them, measure, start them again
+reprove = False  # True = measure again although servers run: drain them, measure, start them again, host by host
 
 # ---- Folders and user on the host ------------------------------------------------------------------------------------
 

@@ -53,17 +53,21 @@ def bring_up(plan: Plan) -> None:
     services.enabled(
         name=f"Enabled {plan.target}", unit=plan.target, wanted=plan.settings.start_on_boot, found=found.target_enabled
     )
-    services.running(
-        name=f"Running: {', '.join(worker.name for worker in plan.workers)}",
-        plan=plan,
-        instances=plan.workers,
-        needs=(),
-        rollout=rollout,
-        reasons=reasons,
-        waiting=open_gates,
-        serving=serving,
-        limit=plan.settings.worker_ready_limit,
-    )
+    workers = ", ".join(worker.name for worker in plan.workers)
+    # a host with a router goes back as a whole: once its servers have changed, no other host may fail any more
+    for last in (False, True) if rollout and plan.router else (False,):
+        services.running(
+            name=f"Running: {workers}{', after those of other hosts' if last else ''}",
+            plan=plan,
+            instances=plan.workers,
+            needs=(),
+            rollout=rollout,
+            last=last,
+            reasons=reasons,
+            waiting=open_gates,
+            serving=serving,
+            limit=plan.settings.worker_ready_limit,
+        )
     files.absent(name="No longer stopped by hand", path=STOPPED, found=on_disk[STOPPED])
     barrier("workers")
     services.running(

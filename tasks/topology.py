@@ -13,7 +13,7 @@ from tasks.plan.plan import Plan
 from tasks.plan.proof import judgement as proof
 from tasks.plan.service.paths import BOOT_ID
 from tasks.plan.service.restarts import read_units
-from tasks.support import report
+from tasks.support import fleet, report
 
 
 @deploy("Topology")
@@ -47,6 +47,7 @@ def prove(plan: Plan) -> None:
         found=proved,
         serving=serving,
         told=warned is not None and not compare(warned, said),
+        rollout=fleet.rolls(plan),
     )
     if warned:
         files.file(name="Stale proof told", wanted=warned, found=said)

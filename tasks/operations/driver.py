@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
-import time
 from collections.abc import Generator, Sequence
 
-from paramiko import SSHException
 from pyinfra import host
 from pyinfra.api import FunctionCommand, Host, State, StringCommand, operation
 
 from tasks.facts.hardware import Hardware
 from tasks.operations.apt import apt_get
-from tasks.operations.progress import ask, run_and_log, say, start_again
+from tasks.operations.progress import say
+from tasks.operations.reboot import rebooted
 from tasks.plan.driver import steps as driver
 from tasks.plan.driver.steps import Steps
-from tasks.plan.service.paths import BOOT_ID, TARGET
 
 Commands = Generator[StringCommand | FunctionCommand, None, None]
-POLL = 2.0  # seconds between two attempts to reach a host that boots
 
 
 @operation()
@@ -63,48 +59,12 @@ def running(version: str, steps: Steps, allow_reboot: bool, limit: int) -> Comma
 
 
 def reboot(state: State, host: Host, version: str, serving: Sequence[str], limit: int) -> bool:
-    """Stop our servers, routers first, reboot, wait for another boot id. Always False: the GPUs are planned anew.
-
-    limit: seconds.
-    """
-    if serving:
-        say(host, f"stopped for the reboot: {', '.join(serving)}")
-        routers = [unit for unit in serving if "router" in unit]
-        workers = [unit for unit in serving if unit not in routers]
-        for units in filter(None, (routers, workers)):
-            if not run_and_log(state, host, f"systemctl stop {shlex.join(units)}"):
-                say(host, f"not rebooted: {', '.join(units)} could not be stopped", "red")
-                start_again(state, host, serving)
-                return False
-        run_and_log(state, host, f"systemctl stop {TARGET} 2>/dev/null; true")
-    before = ask(host, f"cat {BOOT_ID}").strip()
-    say(host, "reboots")
-    # in a unit of its own, a second later: the connection ends in order
-    if not run_and_log(
-        state, host, "systemd-run --quiet --on-active=1 --timer-property=AccuracySec=100ms systemctl reboot"
-    ):
-        if serving:
-            start_again(state, host, serving)
+    """As rebooted. Always False: the GPUs are planned anew."""
+    if not rebooted(state, host, serving, limit):
         return False
-    started = time.monotonic()
-    while not _booted_again(host, before):
-        if time.monotonic() - started > limit:
-            say(host, f"no answer {limit} s after the reboot (reboot_limit): look at its console", "red")
-            return False
-        time.sleep(POLL)
     found = driver.loaded(host.get_fact(Hardware))
     if found != version:
         say(host, f"rebooted, but {f'driver {found}' if found else 'no driver'} answers: run again to see why", "red")
         return False
     say(host, f"rebooted, driver {version} answers: run again, its GPUs can be planned now", "green")
     return False
-
-
-def _booted_again(host: Host, before: str) -> bool:
-    """Whether the host answers over a new connection, with another boot id."""
-    host.disconnect()
-    host.connect(show_errors=False)
-    now = ""
-    with contextlib.suppress(OSError, EOFError, SSHException):  # it goes down under the question
-        now = ask(host, f"cat {BOOT_ID}").strip() if host.connected else ""
-    return now not in ("", before)

@@ -45,13 +45,13 @@ def kept(plan: Plan) -> Generator[StringCommand, None, None]:
     if not state.is_executing:
         host.noop("kept once the service has answered")
         return
-    found = host.get_fact(Passed, words=passed.words(plan, "check", "--unit", RESUME))
+    found = host.get_fact(Passed, words=passed.words(plan.paths, "check", "--unit", RESUME))
     if found.get("same") is True:
         if found.get("resuming"):
             ask(host, passed.disarming())  # this run's own, or what it took over: nothing is to come back any more
         host.noop("what passed last is what runs")
         return
-    yield StringCommand(f"{passed.disarming()}; {shlex.join(passed.words(plan, 'keep'))}")
+    yield StringCommand(f"{passed.disarming()}; {shlex.join(passed.words(plan.paths, 'keep'))}")
 
 
 def ready_or_back(state: State, host: Host, plan: Plan, units: Mapping[str, str], limit: int) -> bool:
@@ -63,7 +63,7 @@ def taken_back(state: State, host: Host, plan: Plan, faults: Sequence[str]) -> b
     """Always False: what failed, and whether the service runs again as it last passed."""
     for fault in faults:
         say(host, fault, "red")
-    if run_and_log(state, host, passed.restoring(plan)):
+    if run_and_log(state, host, passed.restoring(plan.paths)):
         say(host, "the change failed and is taken back: the service runs as it last passed", "yellow")
         summary.taken_back(host)
     else:
@@ -75,7 +75,7 @@ def before_changes(plan: Plan, changes: bool) -> str:
     """The command to run before anything changes that servers are started from: with it, what serves comes back where
     this run breaks off. "" where nothing changes, or nothing serves."""
     serving = _units(plan).serving(plan.instances).units if changes else ()
-    return passed.arming(plan, serving) if serving else ""
+    return passed.arming(plan.paths, serving) if serving else ""
 
 
 def _units(plan: Plan) -> FoundUnits:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Generator
+from functools import partial
 
 from pyinfra import host
 from pyinfra.api import FunctionCommand, Host, State, StringCommand, operation
 
 from tasks.operations.files import as_user
-from tasks.operations.progress import ask, say
+from tasks.operations.progress import ask, run_and_log, say
+from tasks.operations.routes import Away, out_of_use
 from tasks.plan.phases.passed import disarming
 from tasks.plan.service.paths import TARGET
 from tasks.plan.service.removal import Removal
@@ -17,17 +19,20 @@ from tasks.support import lock, summary
 
 
 @operation()
-def removed(there: Removal, models: str, user: str) -> Generator[StringCommand | FunctionCommand, None, None]:
+def removed(
+    there: Removal, models: str, user: str, away: Away
+) -> Generator[StringCommand | FunctionCommand, None, None]:
     """Servers end, then their files go. models: the folder that stays, with the folder above it."""
     if there.is_nothing(models):
         summary.last(host, "there is nothing of ours on this host")
         lock.forget(host)
         host.noop("nothing is there")
         return
-    yield StringCommand(f"{disarming()}; systemctl disable -q --now {TARGET} 2>/dev/null; true")
+    stop = f"{disarming()}; systemctl disable -q --now {TARGET} 2>/dev/null; true"
     if there.units:
         units = shlex.join(there.units)
-        yield StringCommand(f"systemctl stop {units} && systemctl disable -q {units}")
+        stop = f"{stop}; systemctl stop {units} && systemctl disable -q {units}"
+    yield FunctionCommand(out_of_use, [away, partial(run_and_log, command=stop)], {})
     if there.of_user:
         yield StringCommand(as_user(user, "rm", "-rf", *there.of_user))
     if there.of_root:

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import shlex
-import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from pyinfra.api import Host, State, StringCommand
+from pyinfra.api import Host, State
 
 from tasks.operations.passed import ready_or_back, taken_back
 from tasks.operations.progress import run_and_log, say
-from tasks.operations.upload import sent
+from tasks.operations.routes import Away, Router, out_of_use
 from tasks.plan.fleet.rollout import turns as in_turns
 from tasks.plan.phases import passed
-from tasks.plan.phases.routing import workers_file
 from tasks.plan.plan import Plan
 from tasks.plan.service.instances import Instance
 from tasks.plan.service.restarts import restarting
-from tasks.support.connection import way
 from tasks.support.fleet import Rollout
-
-ROUTER_LIMIT = 30  # seconds in which a router follows its file, at which it looks every 2 s
 
 
 def restarted(
@@ -39,21 +35,29 @@ def restarted(
             say(host, together, "yellow")
         return _start(state, host, plan, tuple(restart), serving, limit)
     turns = in_turns(restart, plan)
-    for workers in turns:
-        with rollout.turn:
-            if rollout.halted:
-                say(host, f"{_names(workers)}: no change, since {rollout.halted}", "red")
-                return False
-            # also where the way onto the host breaks, which raises
-            rollout.halted = f"{_names(workers)} of {host.name} did not get through with it"
-            if not _in_turn(state, host, plan, rollout, workers, serving, limit, last=workers is turns[-1]):
-                return False
-            rollout.halted = ""
-    return True
+    return all(
+        in_turn(
+            host,
+            rollout,
+            workers,
+            partial(_in_turn, state, host, plan, rollout, workers, serving, limit, last=workers is turns[-1]),
+        )
+        for workers in turns
+    )
 
 
-def _names(workers: Sequence[Instance]) -> str:
-    return " and ".join(worker.name for worker in workers)
+def in_turn(host: Host, rollout: Rollout, workers: Sequence[Instance], act: Callable[[], bool]) -> bool:
+    """Whether act, called while no other host has its turn, and every turn before went well."""
+    names = " and ".join(worker.name for worker in workers)
+    with rollout.turn:
+        if rollout.halted:
+            say(host, f"{names}: no change, since {rollout.halted}", "red")
+            return False
+        rollout.halted = f"{names} of {host.name} did not get through with it"  # also where act raises
+        if not act():
+            return False
+        rollout.halted = ""
+        return True
 
 
 def _in_turn(
@@ -71,49 +75,45 @@ def _in_turn(
     out = [worker for worker in workers if worker.unit in serving]
     if not out:
         return _start(state, host, plan, workers, serving, limit)
+    away = leaving(plan, rollout, out)
+    # through a router that does not run, nothing is answered: it comes up after the servers
+    answering = [router for router in away.routers if router.count() is not None]
+    restart = partial(_start, plan=plan, workers=workers, serving=serving, limit=limit)
+    return out_of_use(state, host, away, restart) and _passed(state, host, plan, answering[:1], last=last)
+
+
+def leaving(plan: Plan, rollout: Rollout, out: Sequence[Instance]) -> Away:
+    """Servers of a host as they are out of use. out: those of them that serve."""
     urls = {worker.url for worker in out}
     left = {one.role for one in plan.served if one.url not in urls}
-    lone = [worker for worker in out if worker.role not in left]
-    began = time.monotonic()
-    for worker in lone:
-        say(host, f"{worker.name} is the only {worker.role}: no request is answered until it is back", "yellow")
-    routers = [(one, of_router, _count(one, of_router)) for one, of_router in rollout.routers]
-    # without the last of a role a router has no count to tell
-    written = [
-        _route(host, one, of_router, urls, count - len(urls) if count and not lone else None)
-        for one, of_router, count in routers
-    ]
-    if not all(written):
-        say(host, f"{_names(workers)}: no change, since a router still sends requests there", "red")
-        for one, of_router, _ in routers:
-            _route(host, one, of_router, (), None)
-        return False
-    for url in sorted(urls):
-        drain = ["server", "--url", url, "--limit", str(plan.settings.stop_limit)]
-        run_and_log(state, host, shlex.join([f"{plan.paths.bin}/pd-drain", *drain]))
-    good = _start(state, host, plan, workers, serving, limit)
-    for one, of_router, count in routers:
-        _route(host, one, of_router, (), count)
-    took = f"{time.monotonic() - began:.0f} s"
-    say(host, f"no request was answered for {took}" if lone else f"{_names(workers)} was away for {took}")
-    # through a router that does not run, nothing is answered: it comes up after the servers
-    answering = [(one, of_router) for one, of_router, count in routers if count is not None]
-    return good and _passed(state, host, plan, answering[:1], last=last)
+    return Away(
+        servers={worker.url: worker.name for worker in out},
+        lone=tuple(f"{worker.name} is the only {worker.role}" for worker in out if worker.role not in left),
+        routers=tuple(
+            Router(
+                host,
+                of_router.paths,
+                of_router.router.url,
+                of_router.paths.executed_tls if of_router.router.scheme == "https" else None,
+                tuple(one.unit for one in of_router.instances),
+            )
+            for host, of_router in rollout.routers
+            if of_router.router
+        ),
+        tool=f"{plan.paths.bin}/pd-drain",
+        limit=plan.settings.stop_limit,
+    )
 
 
-def _passed(state: State, host: Host, plan: Plan, routers: Sequence[tuple[Host, Plan]], *, last: bool) -> bool:
+def _passed(state: State, host: Host, plan: Plan, routers: Sequence[Router], *, last: bool) -> bool:
     """Right answers through a router with this server behind it again; then its change stays, however the run ends."""
-    for router_host, of_router in routers:
-        asked = [f"{of_router.paths.bin}/pd-verify", "--config", of_router.paths.verify]
-        right, output = router_host.run_shell_command(StringCommand(shlex.join(asked)), **way(router_host))
-        if not right:
-            lines = [line.strip() for line in (*output.stderr_lines, *output.stdout_lines)]
-            said = [line for line in lines if line.startswith(("FAIL ", "why: "))] or lines[-1:]
-            return taken_back(state, host, plan, [f"asked through {router_host.name}: {' '.join(said)}"])
+    for router in routers:
+        if fault := router.asked():
+            return taken_back(state, host, plan, [fault])
     # Files are kept of a host as a whole: not while a change of its router, or of its next server, is not tried yet.
     if plan.router or not last:
         return True
-    return run_and_log(state, host, f"{passed.disarming()}; {shlex.join(passed.words(plan, 'keep'))}")
+    return run_and_log(state, host, f"{passed.disarming()}; {shlex.join(passed.words(plan.paths, 'keep'))}")
 
 
 def _start(
@@ -124,45 +124,7 @@ def _start(
     serving: Sequence[str],
     limit: int,
 ) -> bool:
-    commands = (passed.arming(plan, serving), restarting(workers))
+    commands = (passed.arming(plan.paths, serving), restarting(workers))
     return all(run_and_log(state, host, command) for command in commands) and ready_or_back(
         state, host, plan, {worker.name: worker.unit for worker in workers}, limit
     )
-
-
-def _route(host: Host, router_host: Host, plan: Plan, without: Collection[str], count: int | None) -> bool:
-    """Write the file of a router, and wait until it has followed. host: whose turn it is, for what is said.
-
-    False where the file could not be written. without: URLs of servers that get no requests. count: of the servers that
-    the router then has, where it is known.
-    """
-    file = workers_file(plan, without)
-    assert file is not None
-    upload, arguments = sent(file.content, f"{file.path}.new"), way(router_host)
-    new, owner = shlex.quote(f"{file.path}.new"), shlex.quote(f"{file.owner}:{file.group}")
-    put = f"chown {owner} {new} && chmod {file.mode} {new} && mv -fT {new} {shlex.quote(file.path)}"
-    if without:  # should this run break off meanwhile, the server comes back into the file
-        put = f"{{ {passed.arming(plan, [one.unit for one in plan.instances])}; }} && {put}"
-    good, output = router_host.run_shell_command(upload, **{**arguments, **upload.connector_arguments})
-    if good:
-        good, output = router_host.run_shell_command(StringCommand(put), **arguments)
-    written = good
-    if good and count is not None:
-        waits = StringCommand(shlex.join([*_ask(plan, ROUTER_LIMIT), "--servers", str(count)]))
-        good, output = router_host.run_shell_command(waits, **arguments)
-    if not good:
-        say(host, f"{router_host.name}, {file.path}: {' '.join(output.stderr_lines)[-240:]}", "yellow")
-    return bool(written)
-
-
-def _count(router_host: Host, plan: Plan) -> int | None:
-    """How many servers a router has now; None where it does not tell."""
-    _, output = router_host.run_shell_command(StringCommand(shlex.join(_ask(plan, 1))), **way(router_host))
-    told = "".join(output.stdout_lines[-1:])
-    return int(told) if told.isdecimal() else None
-
-
-def _ask(plan: Plan, limit: int) -> list[str]:
-    assert plan.router is not None
-    words = [f"{plan.paths.bin}/pd-drain", "router", "--url", plan.router.url, "--limit", str(limit)]
-    return [*words, "--certificate", plan.paths.executed_tls] if plan.router.scheme == "https" else words

@@ -40,7 +40,7 @@ def retired(plan: Plan, units: Mapping[str, Sequence[str]], serving: Sequence[st
         return
     for unit in units:
         say(host, f"{unit}: ends and goes, the plan has no such unit")
-    yield StringCommand(arming(plan, serving))
+    yield StringCommand(arming(plan.paths, serving))
     yield StringCommand(f"systemctl disable -q --now {shlex.join(units)}")
     files = [file for of_unit in units.values() for file in of_unit]
     yield StringCommand(f"rm -f {shlex.join(files)} && systemctl daemon-reload")
@@ -120,17 +120,22 @@ def running(
     serving: Sequence[str],
     limit: int,
     rollout: Rollout | None = None,
+    last: bool = False,
 ) -> Commands:
     """Servers that run what is wanted, each behind its gate. Where one fails, what passed last comes back.
 
     needs: instances that must be ready before these start; fails closed where one is not, whatever was answered
     to a prompt. reasons: instance name -> why it (re)starts. waiting: those whose gate is still open.
-    serving: units that ran before this run. rollout: of a service of several hosts.
+    serving: units that ran before this run. rollout: of a service of several hosts. last: what waited for all others.
     """
     restart = [instance for instance in instances if instance.name in reasons]
     follow = tuple(instance for instance in instances if instance.name in reasons or instance.name in waiting)
     if not follow:
         host.noop(f"{', '.join(instance.name for instance in instances) or 'nothing'}: running as wanted")
+        return
+    waits = bool(state.is_executing and rollout and restart and plan.router and rollout.at_once is None)
+    if last is not waits:
+        host.noop("its turn comes after those of other hosts" if waits else "nothing waited for its turn")
         return
     for instance in restart:
         say(host, f"{instance.name}: {reasons[instance.name]}")
@@ -147,7 +152,7 @@ def running(
     ]
     if restart:
         start.append(restarting(restart))
-        yield StringCommand(arming(plan, serving))
+        yield StringCommand(arming(plan.paths, serving))
     if start:
         yield StringCommand("; ".join(start))
     yield FunctionCommand(ready_or_back, [plan, {one.name: one.unit for one in follow}, limit], {})

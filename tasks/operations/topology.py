@@ -9,7 +9,9 @@ from pyinfra import host, logger
 from pyinfra.api import FunctionCommand, Host, State, StringCommand, operation
 
 from tasks.operations.files import as_user
-from tasks.operations.progress import ask, in_own_unit, left_by, run_and_log, say, start_again
+from tasks.operations.progress import ask, follow_gates, in_own_unit, left_by, run_and_log, say, start_again
+from tasks.operations.rollout import in_turn, leaving
+from tasks.operations.routes import out_of_use
 from tasks.plan.findings import Finding, Level
 from tasks.plan.phases.passed import arming, disarming
 from tasks.plan.plan import Plan
@@ -18,6 +20,7 @@ from tasks.plan.service.instances import Instance
 from tasks.plan.service.paths import BOOT_ID, JIT_UNIT, PROBE_UNIT
 from tasks.plan.service.restarts import Serving
 from tasks.support import report
+from tasks.support.fleet import Rollout
 
 Commands = Generator[StringCommand | FunctionCommand, None, None]
 COLOURS = {Level.HEALTHY: "green", Level.ERROR: "red"}
@@ -32,12 +35,12 @@ def placed(worker: Instance) -> Commands:
 
 
 @operation()
-def proved(plan: Plan, found: proof.Proof, serving: Serving, told: bool) -> Commands:
+def proved(plan: Plan, found: proof.Proof, serving: Serving, told: bool, rollout: Rollout | None) -> Commands:
     """A measurement that holds. Measured where there is none, and never beside running servers.
 
     serving: what runs now. It is drained first where the setting `reprove` asks for it, and where it belongs to
     another layout, so that this run ends it anyway. told: an earlier run has warned that it is stale; the report says
-    it each time.
+    it each time. rollout: of a service of several hosts, which are measured one after the other.
     """
     if not plan.settings.reprove and (found.holds or (serving.units and not serving.replaced)):
         for finding in found.findings:
@@ -45,19 +48,37 @@ def proved(plan: Plan, found: proof.Proof, serving: Serving, told: bool) -> Comm
                 logger.warning(f"{host.print_prefix}{finding.sentence}")
         host.noop("measured, and nothing it depends on has changed" if found.holds else "not measured: servers run")
         return
-    yield FunctionCommand(measure, [plan, serving.units], {})
+    out = [worker for worker in plan.workers if worker.unit in serving.units] if rollout else []
+    if rollout and out:
+        yield FunctionCommand(_in_turn, [plan, rollout, out], {})
+    else:
+        yield FunctionCommand(measure, [plan, serving.units], {})
 
 
-def measure(state: State, host: Host, plan: Plan, serving: Sequence[str]) -> bool:
+def _in_turn(state: State, host: Host, plan: Plan, rollout: Rollout, out: Sequence[Instance]) -> bool:
+    """out: the servers that run. Their router goes on, and they serve again before another host is measured."""
+
+    def measured(state: State, host: Host) -> bool:
+        good = measure(state, host, plan, [worker.unit for worker in out], back=True)
+        back = {worker.name: worker.unit for worker in out}
+        return follow_gates(state, host, back, plan.settings.worker_ready_limit) and good
+
+    away = leaving(plan, rollout, out)
+    return in_turn(host, rollout, out, lambda: out_of_use(state, host, away, measured))
+
+
+def measure(state: State, host: Host, plan: Plan, serving: Sequence[str], back: bool = False) -> bool:
     """Run pd-probe as the servers are run, and judge what it found. False where servers must not start on it.
 
-    What was measured before stays until there is a new result: a run that breaks off takes no proof away.
+    What was measured before stays until there is a new result: a run that breaks off takes no proof away. back: what
+    was stopped for it starts again here, and not with what else this run changes.
     """
     if serving:
         say(host, f"drained for the proof: {', '.join(serving)}")
-        if not run_and_log(state, host, arming(plan, serving)):
+        if not run_and_log(state, host, arming(plan.paths, serving)):
             return False  # nothing would bring them back, should this run break off
-        first = f"systemctl stop {shlex.quote(plan.router.unit)}; " if plan.router else ""
+        router = [plan.router.unit] if plan.router and plan.router.unit in serving else []
+        first = f"systemctl stop {shlex.join(router)}; " if router else ""
         run_and_log(state, host, f"{first}systemctl stop {shlex.join(serving)}")
     boot = ask(host, f"cat {BOOT_ID}").strip()
     run_and_log(state, host, undisturbed(_probe(plan, boot)))
@@ -75,7 +96,7 @@ def measure(state: State, host: Host, plan: Plan, serving: Sequence[str]) -> boo
                 _tell(host, finding)
     if page:
         say(host, f"report: {page}")
-    if serving and not found.holds:
+    if serving and (back or not found.holds):
         start_again(state, host, serving)
         ask(host, disarming())
     return found.holds

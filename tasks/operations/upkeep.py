@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
+from functools import partial
 
 from pyinfra import host
 from pyinfra.api import FunctionCommand, Host, State, StringCommand, operation
 
-from tasks.operations.progress import follow_gates, say
+from tasks.operations.progress import follow_gates, run_and_log, say
+from tasks.operations.reboot import rebooted
+from tasks.operations.routes import Away, Router, out_of_use
 from tasks.operations.upload import sent
 from tasks.operations.verify import all_right
+from tasks.plan.errors import PlanError
 from tasks.plan.files import WantedFile
-from tasks.plan.phases.passed import disarming
+from tasks.plan.phases.passed import arming, disarming
 from tasks.plan.service.installed import ROUTER, Installed
-from tasks.plan.service.paths import KEPT, STOPPED, TARGET
-from tasks.support import summary
+from tasks.plan.service.paths import KEPT, STOPPED, TARGET, Paths
+from tasks.support import lock, summary
 
 Commands = Generator[StringCommand | FunctionCommand, None, None]
+Asks = tuple[str, str]  # pd-verify and its config, on a host with a router
 
 
 @operation()
-def stopped(installed: Installed, told: WantedFile, already: str) -> Commands:
+def stopped(installed: Installed, told: WantedFile, already: str, away: Away) -> Commands:
     """No server runs, and none comes back by itself: neither at boot nor because a run of before broke off.
 
     told: the file that says who stopped it. already: who did so before, "" for nobody.
@@ -35,22 +40,68 @@ def stopped(installed: Installed, told: WantedFile, already: str) -> Commands:
     yield StringCommand(f"chmod {told.mode} {told.path}.new && mv -fT {told.path}.new {told.path}")
     yield StringCommand(f"{disarming()}; systemctl disable -q {TARGET} 2>/dev/null; true")  # a half-made host has none
     # one command: systemd ends the router before its servers
-    yield StringCommand(f"systemctl stop {shlex.join(installed.units)}")
-    yield StringCommand(f"systemctl stop {TARGET} 2>/dev/null; true")
+    stop = f"systemctl stop {shlex.join(installed.units)} && {{ systemctl stop {TARGET} 2>/dev/null; true; }}"
+    yield FunctionCommand(out_of_use, [away, partial(run_and_log, command=stop)], {})
     yield FunctionCommand(_say, [f"stopped, also over a reboot: {', '.join(installed.names)}"], {})
 
 
 @operation()
-def started(installed: Installed, at_boot: bool, limit: int, tool: str, config: str, again: bool) -> Commands:
+def started(installed: Installed, at_boot: bool, limit: int, asks: Asks, routers: Sequence[Router]) -> Commands:
     """Every server behind its gate, and every answer right.
 
-    at_boot: the setting start_on_boot. limit: seconds for a gate. again: those that run restart.
+    at_boot: the setting start_on_boot. limit: seconds for a gate. routers: of other hosts.
     """
-    if not again and installed.is_running:
+    if installed.is_running:
         say(host, f"runs already: {', '.join(installed.names)}")
-    for command in starting(installed, at_boot, again):
+    for command in starting(installed, at_boot, again=False):
         yield StringCommand(command)
-    yield FunctionCommand(_comes_up, [installed.names, limit, tool, config], {})
+    yield FunctionCommand(_comes_up, [installed.names, limit, asks], {})
+    yield FunctionCommand(_answers, [routers], {})
+
+
+@operation()
+def restarted(installed: Installed, at_boot: bool, limit: int, asks: Asks, away: Away) -> Commands:
+    """As started; those that run restart."""
+
+    def act(state: State, host: Host) -> bool:
+        commands = starting(installed, at_boot, again=True)
+        return all(run_and_log(state, host, command) for command in commands) and _comes_up(
+            state, host, installed.names, limit, asks
+        )
+
+    yield FunctionCommand(out_of_use, [away, act], {})
+    yield FunctionCommand(_answers, [away.routers], {})
+
+
+@operation()
+def booted(
+    installed: Installed, paths: Paths, limit: int, boot_limit: int, asks: Asks, already: str, away: Away
+) -> Commands:
+    """The host boots anew, and what ran before runs again, behind its gates.
+
+    boot_limit: seconds. already: who stopped the service before, "" for nobody.
+    """
+
+    def act(state: State, host: Host) -> bool:
+        arm = arming(paths, installed.running)  # should this run break off between the stop and the reboot
+        if installed.running and not run_and_log(state, host, arm):
+            return False
+        if not rebooted(state, host, installed.running, boot_limit):
+            return False
+        try:
+            lock.again(host)
+        except PlanError as fault:
+            summary.last(host, f"rebooted, but {fault}", "red")
+            return False
+        if not installed.running:
+            return _say(state, host, f"rebooted; nothing runs, as before{f': {already}' if already else ''}")
+        start = f"systemctl start --no-block {shlex.join(installed.running)} {TARGET}"  # also without start_on_boot
+        up = {name: unit for name, unit in installed.names.items() if unit in installed.running}
+        return run_and_log(state, host, start) and _comes_up(state, host, up, limit, asks)
+
+    yield FunctionCommand(out_of_use, [away, act], {})
+    if installed.running:
+        yield FunctionCommand(_answers, [away.routers], {})
 
 
 def starting(installed: Installed, at_boot: bool, again: bool) -> tuple[str, ...]:
@@ -66,19 +117,27 @@ def starting(installed: Installed, at_boot: bool, again: bool) -> tuple[str, ...
 
 
 @operation()
-def asked(tool: str, config: str) -> Commands:
+def asked(asks: Asks) -> Commands:
     """Every question with a known answer, through the router."""
-    yield FunctionCommand(all_right, [tool, config], {})
+    yield FunctionCommand(all_right, [*asks], {})
 
 
-def _comes_up(state: State, host: Host, units: Mapping[str, str], limit: int, tool: str, config: str) -> bool:
+def _comes_up(state: State, host: Host, units: Mapping[str, str], limit: int, asks: Asks) -> bool:
     workers = {name: unit for name, unit in units.items() if unit != ROUTER}
     router = {name: unit for name, unit in units.items() if unit == ROUTER}
     if not all(follow_gates(state, host, group, limit) for group in (workers, router)):
         return False
-    if router:
-        return all_right(state, host, tool, config)
-    return _say(state, host, f"ready for the router on another host: {', '.join(workers)}")
+    return all_right(state, host, *asks) if router else _say(state, host, f"ready: {', '.join(workers)}")
+
+
+def _answers(state: State, host: Host, routers: Sequence[Router]) -> bool:
+    """The service, asked through the router of another host, which has this host's servers again."""
+    for router in routers:
+        if fault := router.asked():
+            summary.last(host, fault, "red")
+            return False
+        _say(state, host, f"every answer is right, asked through {router.host.name}")
+    return True
 
 
 def _say(state: State, host: Host, line: str) -> bool:

@@ -18,27 +18,23 @@ from tasks.plan.fleet.service import Together, joined, servers
 from tasks.plan.plan import Plan
 from tasks.plan.service.instances import Remote
 from tasks.plan.settings import settings
+from tasks.plan.settings.place import ROUTER
 from tasks.support import connection
 from tasks.support.dry import is_dry
 
 
 def here() -> Together:
     """Of this host. Raises PlanError, one line a fault."""
-    global _members
     with _looking:
-        if _members is None:
-            _members = members.members(
-                Inventoried(one.name, tuple(one.groups), one.data.dict(), state.is_host_in_limit(one))
-                for one in state.inventory
-            )
-        member = _members.get(host.name)
+        every = _known()
+        member = every.get(host.name)
         if member is None:
             return Together(settings.load(host.data.dict()))
         if isinstance(member, PlanError):
             raise member
         if member.service not in _services:
             try:
-                _services[member.service] = _service(member.service, _members)
+                _services[member.service] = _service(member.service, every)
             except PlanError as fault:
                 _services[member.service] = PlanError(
                     f"service {member.service!r} cannot be, for what {host.name} is told"
@@ -48,6 +44,39 @@ def here() -> Together:
     if isinstance(found, PlanError):
         raise found
     return found[host.name]
+
+
+def routers() -> tuple[Host, ...]:
+    """Other hosts with a router that sends requests to this host's servers, connected also where --limit leaves them
+    out. Raises PlanError where one is not reached."""
+    with _looking:
+        every = members.known(_known())
+        own = [member for member in every if member.host == host.name]
+        found = [
+            state.inventory.get_host(member.host)
+            for member in every
+            if ROUTER in member.roles and member.host != host.name and member.service in {one.service for one in own}
+        ]
+        for one in found:
+            one.connect()
+            if not one.connected:
+                raise PlanError(
+                    f"the router on {one.name} sends requests here, and that host is not reached: mend it, or take it "
+                    "out of the list router in the inventory"
+                )
+            state.activated_hosts.add(one)  # so that pyinfra lets go of it at the end; no operation runs there
+    return tuple(found)
+
+
+def _known() -> dict[str, Member | PlanError]:
+    """What each host of the inventory plays."""
+    global _members
+    if _members is None:
+        _members = members.members(
+            Inventoried(one.name, tuple(one.groups), one.data.dict(), state.is_host_in_limit(one))
+            for one in state.inventory
+        )
+    return _members
 
 
 class Rollout:

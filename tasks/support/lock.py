@@ -12,6 +12,7 @@ import getpass
 import shlex
 import socket
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from subprocess import PIPE, Popen, TimeoutExpired
@@ -77,27 +78,36 @@ def operator() -> str:
     return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
-def take(settings: Settings) -> None:
+def take(settings: Settings, also: Sequence[Host] = ()) -> None:
     """Lock every host of this run, or none: the first host that comes here does it for all. A dry run only looks.
 
+    also: hosts that --limit leaves out, and that this run changes nevertheless.
     Tells of the runs before. Raises Locked where another run holds one of the hosts (the setting `wait` waits
     instead), PlanError where a newer playbook ran on this one.
     """
     global _locks
     with _taking:
         if _locks is None:
-            locks = _Locks(Record.begun(checkout.here(), settings, operator()))
+            locks = _Locks(Record.begun(checkout.here(), settings, operator()), also)
             locks.take(settings.wait)
             state.add_callback_handler(locks)
             _locks = locks
     found = _locks.outcomes[host.name]
-    if isinstance(found, PlanError):
-        raise found
+    for outcome in (found, *(_locks.outcomes[one.name] for one in also)):
+        if isinstance(outcome, PlanError):
+            raise outcome
+    assert isinstance(found, Found)
     for line in found.told(is_dry()):
         logger.warning(f"{host.print_prefix}{line}")
     if line := found.last(settings):
         logger.info(f"{host.print_prefix}{line}")
     record.older(_locks.record.checkout, found, settings.allow_older)
+
+
+def again(host: Host) -> None:
+    """Lock a host that has booted in the middle of this run. Raises PlanError where another run was there first."""
+    if _locks:
+        _locks.again(host)
 
 
 def forget(host: Host) -> None:
@@ -109,14 +119,15 @@ def forget(host: Host) -> None:
 class _Locks(BaseStateCallback):
     """The locks of this run, and its record, which follows it from operation to operation."""
 
-    def __init__(self, begun: Record) -> None:
+    def __init__(self, begun: Record, also: Sequence[Host]) -> None:
         self.record = begun
+        self._also = also
         self.outcomes: dict[str, Found | PlanError] = {}  # by name of host
         self._holders: dict[str, _Holder] = {}
         self._changes = False
 
     def take(self, wait: bool) -> None:
-        hosts = sorted(state.inventory.get_active_hosts(), key=lambda one: one.name)
+        hosts = sorted({*state.inventory.get_active_hosts(), *self._also}, key=lambda one: one.name)
         told = ""
         while True:
             with ThreadPoolExecutor(len(hosts)) as side_by_side:
@@ -138,6 +149,16 @@ class _Locks(BaseStateCallback):
             time.sleep(AGAIN)
         for holder in self._holders.values():
             holder.send(self.record.line)
+
+    def again(self, one: Host) -> None:
+        found = self._attempt(one)
+        if isinstance(found, PlanError):
+            raise found
+        if found.holder:
+            raise PlanError(f"another run of the playbook locked it after the reboot: {found.held_by}")
+        if holder := self._holders.get(one.name):
+            holder.send("stamp", self.record.line)
+            holder.stamps, holder.operation = True, get_ident()
 
     def forget(self, name: str) -> None:
         if holder := self._holders.get(name):

@@ -89,7 +89,7 @@ def provisioned(where: Node | Service, *arguments: str, **data: object) -> Resul
 
 
 def broken_off(
-    node: Node,
+    where: Node | Service,
     at: str,
     act: signal.Signals | Callable[[subprocess.Popen[str]], object],
     after: int = 0,
@@ -98,8 +98,8 @@ def broken_off(
 ) -> int:
     """Exit status of a run that a signal, or an act, breaks off as soon as it has said `at` and `after` lines more."""
     process = subprocess.Popen(
-        command_line("-y", operations=operations, **data), cwd=REPOSITORY, env=environment(node), stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        command_line("-y", inventory=_service(where).inventory, operations=operations, **data), cwd=REPOSITORY,
+        env=environment(where), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stderr is not None
     more = -1  # lines to wait for; -1: not said yet

@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+import shlex
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 
+from tasks.plan.service.paths import BOOT_ID, RESUME, UNITS
 from tests.node import together
 from tests.node.asking import CONFIG, answer, out
-from tests.node.deploying import deploy, provisioned
-from tests.node.node import REPOSITORY, STORE, Node
-from tests.node.process import remove_tree
+from tests.node.deploying import Result, broken_off, deploy, plain_user, provisioned, without_plain_user
+from tests.node.node import STORE, Node
+from tests.node.process import command, remove_tree
 from tests.node.single import counters, grown, unwatched
 from tests.node.steady import Steady, steady
+from tests.node.test_take_back import FAILS
 from tests.node.together import Service
 from tests.node.waiting import until
 
@@ -30,6 +32,8 @@ LIMIT = 300.0  # seconds, on a machine that does other things meanwhile
 WORKERS = f"{CONFIG}/workers.json"
 ROUTER = "sglang-pd-router.service"
 pytestmark = pytest.mark.skipif("FLEET" not in os.environ, reason="takes minutes: make test-fleet")
+DECODE = "sglang-pd-decode.service"
+CHANGED = {"prefill_mem_fraction": 0.55, "decode_mem_fraction": 0.55}  # of every server
 QUESTION = "What is 17*23? Answer with the number only."
 
 
@@ -96,6 +100,29 @@ def is_active(node: Node, unit: str) -> bool:
 
 def is_reached(node: Node, address: str, port: int) -> bool:
     return node.run(f"timeout 3 bash -c '</dev/tcp/{address}/{port}'").returncode == 0
+
+
+def part(fleet: Service, name: str, node: Node, *arguments: str, **data: object) -> Result:
+    """As make calls it."""
+    return deploy(fleet, "-y", "--limit", node.name, *arguments, operations=f"tasks.{name}", **data)
+
+
+def unchanged(fleet: Service, **data: object) -> None:
+    again = deploy(fleet, "-y", **data)
+    assert (again.status, again.changed) == (0, []), again.output
+
+
+def processes(fleet: Service) -> dict[str, str]:
+    """Host and unit -> pid, of every server and the router."""
+    shown = "for unit in $(cd /etc/systemd/system && ls sglang-pd-{prefill,decode,router}.service 2>/dev/null); do "
+    shown += 'echo "$unit $(systemctl show -p MainPID --value $unit)"; done'
+    lines = {node: out(node, f"bash -c {shlex.quote(shown)}").splitlines() for node in fleet.nodes}
+    return {f"{node.name} {line.split()[0]}": line.split()[1] for node, every in lines.items() for line in every}
+
+
+def is_settled(node: Node) -> bool:
+    """Whether no way back is left to go."""
+    return node.run(f"systemctl is-active -q {RESUME}").returncode != 0
 
 
 def answers_alike(client: Steady) -> None:
@@ -178,11 +205,10 @@ def test_a_router_that_is_restarted_serves_as_soon_as_it_is_active(fleet: Servic
 def test_a_decode_server_that_is_down_is_left_out_and_taken_back(fleet: Service) -> None:
     """Also by a router that starts meanwhile: it does not wait for the server that is down."""
     down = fleet.of("decode")[-1]
-    unit = "sglang-pd-decode.service"
     with steady(fleet.router) as client:
         client.answers_more()
         began = time.time()
-        out(down, f"systemctl stop {unit}")
+        out(down, f"systemctl stop {DECODE}")
         stopped = time.time()
         client.answers_more(8)
         retries = retried(fleet)
@@ -190,7 +216,7 @@ def test_a_decode_server_that_is_down_is_left_out_and_taken_back(fleet: Service)
     assert [one for one in client.failed if not one.in_flight(began, stopped + 1)] == [], str(client)
     out(fleet.router, f"systemctl restart {ROUTER}")
     assert answer(fleet.router, QUESTION) == "391"
-    out(down, f"systemctl start {unit}")
+    out(down, f"systemctl start {DECODE}")
     url = f"http://{down.address}:30001/metrics"
     until(lambda: _counts(fleet, url), "the server gets requests again", LIMIT)
 
@@ -214,7 +240,7 @@ def test_a_decode_host_that_loses_power_costs_what_was_in_flight_on_it(fleet: Se
         cut = time.time()
         client.answers_more(8)
         retries = retried(fleet) - tried
-        until(lambda: is_active(lost, "sglang-pd-decode.service"), "decode is back", LIMIT)
+        until(lambda: is_active(lost, DECODE), "decode is back", LIMIT)
         back = time.time()
         client.answers_more(8)
     print(f"power cut: decode back after {back - began:.1f} s; the router tried {retries} times again; {client}")
@@ -234,7 +260,7 @@ def test_one_host_of_a_service_alone_is_deployed_while_the_others_serve(fleet: S
 def test_a_limit_that_leaves_out_what_does_not_serve_is_refused_before_anything_changes(fleet: Service) -> None:
     down, last = fleet.of("decode")[0], fleet.nodes[-1]
     limited = fleet.router.name if down is last else last.name
-    out(down, "systemctl stop sglang-pd-decode.service")
+    out(down, f"systemctl stop {DECODE}")
     try:
         refused = deploy(fleet, "-y", "--limit", limited, decode_mem_fraction=0.61)
         assert refused.status != 0 and "Traceback" not in refused.output
@@ -243,15 +269,167 @@ def test_a_limit_that_leaves_out_what_does_not_serve_is_refused_before_anything_
             in refused.output
         )
     finally:
-        out(down, "systemctl start sglang-pd-decode.service")
+        out(down, f"systemctl start {DECODE}")
     after = deploy(fleet, "-y")
     assert (after.status, after.changed) == (0, []), after.output
 
 
-def test_two_bare_hosts_serve_together() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.node.rehearse", "--hosts", "2"], cwd=REPOSITORY, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-6000:]
-    assert "rehearsal ok: rehearsal-1 (prefill, router), rehearsal-2 (decode): " in ran.stdout.splitlines()[-1]
+@pytest.mark.skipif(HOSTS < 3, reason="takes a second decode host")
+def test_a_host_that_is_rebooted_on_purpose_costs_no_request(fleet: Service) -> None:
+    """As somebody who uses sudo, who logs in anew after the reboot."""
+    last = fleet.of("decode")[-1]
+    boot = out(last, f"cat {BOOT_ID}")
+    for node in {last, fleet.router}:
+        as_plain = plain_user(node)
+    try:
+        with steady(fleet.router) as client:
+            client.answers_more()
+            tried, began = retried(fleet), time.time()
+            ran = part(fleet, "upkeep.reboot", last, *as_plain)
+            back = time.time()
+            assert ran.status == 0, ran.output
+            client.answers_more(8)
+            retries = retried(fleet) - tried
+    finally:
+        for node in {last, fleet.router}:
+            without_plain_user(node)
+    print(f"rebooted: {back - began:.1f} s; the router tried {retries} times again; {client}")
+    assert out(last, f"cat {BOOT_ID}") != boot
+    assert "decode was away for" in ran.output and "every answer is right, asked through" in ran.output
+    assert client.failed == [], str(client)
+    answers_alike(client)
+    again = deploy(fleet, "-y")
+    assert again.changed == ["Topology | Stale proof told", "Verify | Kept as what passed last"], again.output
+
+
+@pytest.mark.skipif(HOSTS < 3, reason="takes a second decode host")
+def test_a_host_that_is_stopped_and_started_on_purpose_costs_no_request(fleet: Service) -> None:
+    last = fleet.of("decode")[-1]
+    listed = out(fleet.router, f"cat {WORKERS}")
+    with steady(fleet.router) as client:
+        client.answers_more()
+        assert (stopped := part(fleet, "upkeep.stop", last)).status == 0, stopped.output
+        assert not is_active(last, DECODE)
+        assert out(fleet.router, f"cat {WORKERS}") == listed, "it gets requests again as soon as it is ready"
+        client.answers_more(8)
+        assert (started := part(fleet, "upkeep.start", last)).status == 0, started.output
+        assert "every answer is right, asked through" in started.output
+        assert (again := part(fleet, "upkeep.restart", last)).status == 0, again.output
+        client.answers_more(8)
+    print(f"stopped, started, restarted: {client}")
+    assert client.failed == [], str(client)
+    unchanged(fleet)
+
+
+@pytest.mark.skipif(HOSTS < 3, reason="takes a second decode host")
+def test_a_change_that_fails_on_the_first_host_stops_there(fleet: Service) -> None:
+    pids = processes(fleet)
+    with steady(fleet.router) as client:
+        client.answers_more()
+        failed = deploy(fleet, "-y", decode_arguments=FAILS)
+        client.answers_more()
+    print(f"a change that fails: {client}")
+    assert failed.status != 0 and "Traceback" not in failed.output
+    assert failed.output.count("the change failed and is taken back") == 1, failed.output
+    assert "no change, since decode of" in failed.output
+    again = processes(fleet)
+    assert len([unit for unit, pid in again.items() if pid != pids[unit]]) == 1, "one server of one host"
+    assert client.failed == [], str(client)
+    assert deploy(fleet, "-y").status == 0
+    assert processes(fleet) == again, "what was taken back needs no restart"
+    unchanged(fleet)
+
+
+@pytest.mark.skipif(HOSTS < 3, reason="takes a second decode host")
+def test_a_rollout_that_is_killed_leaves_every_server_in_the_list_and_none_on_a_change(fleet: Service) -> None:
+    before, listed = processes(fleet), out(fleet.router, f"cat {WORKERS}")
+    with steady(fleet.router) as client:
+        client.answers_more()
+        broken_off(fleet, "decode: starting", signal.SIGKILL, decode_mem_fraction=0.62)
+        killed = time.time()
+        until(lambda: out(fleet.router, f"cat {WORKERS}") == listed, "the list is put back", LIMIT)
+        until(lambda: all(is_settled(node) for node in fleet.nodes), "what served is back", LIMIT)
+        client.answers_more(8)
+    print(f"a rollout that was killed: as before after {time.time() - killed:.1f} s; {client}")
+    again = processes(fleet)
+    assert len([unit for unit, pid in again.items() if pid != before[unit]]) == 1, "the one that had its turn"
+    assert client.failed == [], str(client)
+    unchanged(fleet)
+
+
+@pytest.mark.skipif(HOSTS < 3, reason="takes a second decode host")
+def test_links_are_measured_again_one_host_after_the_other(fleet: Service) -> None:
+    """On the hosts of decode alone: the only prefill server of a smaller fleet has nobody to stand in for it."""
+    limits = [word for node in fleet.of("decode") for word in ("--limit", node.name)]
+    with steady(fleet.router) as client:
+        client.answers_more()
+        ran = deploy(fleet, "-y", *limits, "--limit", fleet.router.name, reprove=True)
+        assert ran.status == 0, ran.output
+        client.answers_more()
+    print(f"measured again: {client}")
+    assert ran.output.count("drained for the proof") == len(fleet.of("decode")) + 1
+    if HOSTS == 4:
+        assert client.failed == [], str(client)
+    unchanged(fleet)
+
+
+@pytest.mark.skipif(HOSTS < 4, reason="takes two hosts of each role")
+def test_a_setting_that_changes_on_all_costs_no_request(fleet: Service) -> None:
+    pids = processes(fleet)
+    with steady(fleet.router) as client:
+        client.answers_more()
+        began = time.time()
+        changed = deploy(fleet, "-y", **CHANGED)
+        took = time.time() - began
+        client.answers_more()
+    print(f"a setting changed on all, {took:.0f} s: {client}")
+    assert changed.status == 0, changed.output
+    again = processes(fleet)
+    kept = [unit for unit, pid in again.items() if pid == pids[unit]]
+    assert kept == [f"{fleet.router.name} {ROUTER}"], "all but the router"
+    turns = [line for line in changed.output.splitlines() if " was away for " in line]
+    assert len(turns) == HOSTS and fleet.router.name in turns[-1], "the host of the router comes last"
+    assert client.failed == [], str(client)
+    answers_alike(client)
+    unchanged(fleet, **CHANGED)
+
+
+@pytest.mark.skipif(HOSTS < 3, reason="takes a second decode host")
+def test_a_host_that_was_rebuilt_joins_with_one_run(fleet: Service) -> None:
+    last = fleet.of("decode")[-1]
+    changed = CHANGED if HOSTS == 4 else {}
+    with steady(fleet.router) as client:
+        client.answers_more()
+        began = time.time()
+        last.rebuild()
+        empty = time.time()
+        command("ssh-keygen", "-R", last.address, "-f", last.known_hosts)
+        joined = deploy(fleet, "-y", **changed)
+        assert joined.status == 0, joined.output
+        client.answers_more(8)
+    print(f"rebuilt host joins in {time.time() - empty:.0f} s: {client}")
+    assert [one for one in client.failed if not one.in_flight(began, empty)] == [], str(client)
+    unchanged(fleet, **changed)
+
+
+@pytest.mark.skipif(HOSTS < 3, reason="takes a second decode host")
+def test_a_host_that_leaves_costs_no_request_and_restarts_nobody(fleet: Service) -> None:
+    """The last test of these hosts: afterwards there is one less."""
+    last, changed = fleet.of("decode")[-1], CHANGED if HOSTS == 4 else {}
+    rest = fleet.without(last)
+    pids = processes(rest)
+    with steady(fleet.router) as client:
+        client.answers_more()
+        removed = part(fleet, "remove.everything", last, remove=last.name)
+        assert removed.status == 0, removed.output
+        assert len(workers(fleet)) == HOSTS - 1
+        assert out(last, "ls -d /opt/sglang-pd /etc/sglang-pd 2>/dev/null; true") == ""
+        client.answers_more(8)
+        followed = deploy(rest, "-y", **changed)
+        assert followed.status == 0, followed.output
+        client.answers_more(8)
+    print(f"a host left: {client}")
+    assert client.failed == [], str(client)
+    assert processes(rest) == pids
+    assert all(last.address not in out(node, f"cat {CONFIG}/* {UNITS}/sglang-pd-*.service") for node in rest.nodes)
+    unchanged(rest, **changed)

@@ -1,27 +1,28 @@
-"""A host that died and was rebuilt with the same name: new host key, empty disk."""
+"""Two bare hosts serve together, then one of them dies and is rebuilt: same name, new host key, empty disk."""
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 
-from tests.node.asking import answers, out, states
-from tests.node.deploying import deploy, plain_user, provisioned, without_plain_user
-from tests.node.node import Node
+import pytest
+
+from tests.node import rehearse, together
+from tests.node.node import REPOSITORY
 
 
-def test_the_two_documented_commands_bring_a_rebuilt_host_back(served: Node) -> None:
-    served.rebuild()
-    assert served.run("ls /opt/sglang-pd").returncode != 0, "an empty disk"
-
-    changed_key = deploy(served, "-y")
-    assert changed_key.status != 0
-    assert "Traceback" not in changed_key.output
-    assert "key" in changed_key.output.lower(), changed_key.output
-
-    subprocess.run(["ssh-keygen", "-R", served.address, "-f", str(served.known_hosts)], check=True, capture_output=True)
-    assert len(provisioned(served, *plain_user(served)).changed) > 30
-    without_plain_user(served)
-    assert states(served) == ["active"] * 3
-    assert answers(served)
-    assert deploy(served, "-y").changed == []
-    assert out(served, "readlink /opt/sglang-pd/current").startswith("/opt/sglang-pd/releases/sglang-0.5.20-cpu")
+@pytest.mark.serving
+def test_two_bare_hosts_serve_together_and_one_that_was_rebuilt_joins_with_one_run() -> None:
+    """As make rehearse HOSTS=2 REBUILD=1."""
+    if kept := [node.name for node in together.service(rehearse.NAME, 2).nodes if node.folder.exists()]:
+        pytest.skip(f"{' and '.join(kept)} of a rehearsal are kept on this machine")
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.node.rehearse", "--hosts", "2"], cwd=REPOSITORY,
+        env={**os.environ, "REBUILD": "1", "KEEP": "0"}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-6000:]
+    summary = ran.stdout.splitlines()[-1]
+    assert "rehearsal ok: rehearsal-1 (prefill, router), rehearsal-2 (decode): " in summary
+    assert "rebuilt, " in summary
+    print(summary)

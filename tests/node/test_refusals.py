@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -194,6 +195,19 @@ def test_a_connection_without_traffic_is_kept_alive(node: Node) -> None:
 def test_an_unreachable_host_ends_in_one_line(node: Node, arguments: list[str]) -> None:
     said = refused(node, *arguments, "--ssh-port", "9")
     assert len([line for line in said.splitlines() if "Could not connect" in line]) == 1, said
+
+
+def test_a_host_that_shows_another_key_is_left_alone(node: Node, untouched: str, tmp_path: Path) -> None:
+    """Such as one that was rebuilt."""
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    known = node.known_hosts.read_text()
+    node.known_hosts.write_text(f"{node.address} {key.with_suffix('.pub').read_text()}")
+    try:
+        assert "key" in refused(node, "-y").lower()
+    finally:
+        node.known_hosts.write_text(known)
+    assert fingerprint(node) == untouched
 
 
 def test_dry_run_on_a_bare_host_shows_the_files_it_would_make(node: Node, untouched: str) -> None:

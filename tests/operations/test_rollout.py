@@ -5,15 +5,19 @@ from __future__ import annotations
 import base64
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pyinfra.api import Config, Host, Inventory, State
 from pyinfra.connectors.util import CommandOutput, OutputLine
-from pyinfra.context import ctx_state
+from pyinfra.context import ctx_host, ctx_state
 
-from tasks.operations.rollout import restarted
+from tasks.operations.rollout import leaving, restarted
+from tasks.operations.routes import Away, Then, out_of_use
+from tasks.operations.services import running
 from tasks.plan.fleet.rollout import Found
+from tasks.plan.phases.routing import listed, workers_file
 from tasks.plan.plan import Plan
 from tasks.support.fleet import Rollout
 from tests.plan.builders import fleet_plans
@@ -31,11 +35,15 @@ class Connector:
         self.fails: Callable[[str], bool] = lambda command: False
         self.right = True
         self.servers = "3"
+        self.listed = ""  # the router's file
+        self.told: list[str] = []  # what was sent over standard input
         self._units = units
 
-    def run_shell_command(self, command: object, **_: object) -> tuple[bool, CommandOutput]:
+    def run_shell_command(self, command: object, **arguments: object) -> tuple[bool, CommandOutput]:
         text = str(command)
         self.asked.append(text)
+        if arguments.get("_stdin"):
+            self.told.append(str(arguments["_stdin"]))
         if self.breaks(text):
             raise OSError("the connection is gone")
         if self.fails(text):
@@ -43,6 +51,8 @@ class Connector:
         lines = ["drained"]
         if "pd-drain router" in text:
             lines = [self.servers] if self.servers else []
+        elif text.startswith("cat "):
+            lines = self.listed.splitlines()
         elif "pd-verify" in text:
             lines = ["ok: 5/5 answers"] if self.right else ["FAIL 17*23: 1 s", "why: it is 392", "failed: 4/5 answers"]
             return self.right, CommandOutput([OutputLine("stdout", line) for line in lines])
@@ -63,6 +73,8 @@ class Hosts:
         self.ways: dict[str, Connector] = {}
         for name, plan in plans.items():
             self.ways[name] = Connector([one.unit for one in plan.instances])
+            if file := workers_file(plan):
+                self.ways[name].listed = file.content.decode()
             self.host(name).connector = self.ways[name]  # type: ignore[assignment]
             self.rollout.found += [Found(one.name, one.role, serves=True, fits=True) for one in plan.workers]
 
@@ -165,3 +177,86 @@ def test_prefill_and_the_decode_server_that_takes_it_along_leave_the_list_togeth
     ]
     assert len(made.ways["gpu-1"].ran("mv -fT")) == 2
     assert [command[-1] for command in made.ways["gpu-1"].ran("--servers")] == ["2", "4"]
+
+
+# ---- one host alone: make stop, restart, reboot, remove
+
+
+def away(made: Hosts, then: Then) -> Away:
+    plan = made.plans["gpu-2"]
+    return replace(leaving(plan, made.rollout, plan.workers), then=then)
+
+
+def written(made: Hosts) -> list[list[str]]:
+    """URLs in the router's file, of each time that it was written."""
+    texts = [told.partition("\n")[2] for told in made.ways["gpu-1"].told]
+    return [[*listed(base64.b64decode(text).decode())] for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("then", "writes", "waits"), [(Then.SERVE, 2, ["2", "3"]), (Then.REST, 2, ["2"]), (Then.LEAVE, 1, ["2"])]
+)
+def test_servers_are_out_of_the_list_while_it_lasts(
+    hosts: Callable[..., Hosts], then: Then, writes: int, waits: list[str]
+) -> None:
+    made = hosts()
+    seen: list[list[str]] = []
+    plan, lists = made.plans["gpu-2"], away(made, then)
+
+    def act(_: State, __: Host) -> bool:
+        seen.extend(written(made))
+        assert made.ways["gpu-2"].ran("pd-drain server"), "drained before"
+        return True
+
+    assert out_of_use(made.state, made.host("gpu-2"), lists, act) is True
+    every = [one.url for one in plan.served]
+    left = [url for url in every if url not in lists.servers]
+    assert seen == [left] and written(made) == [left, every][:writes]
+    assert [command[-1] for command in made.ways["gpu-1"].ran("--servers")] == waits
+    armed = [bool(made.ways["gpu-1"].ran("pd-passed resume"))]
+    assert armed == [then is not Then.LEAVE], "for good is for good, also where the run breaks off"
+
+
+def test_a_router_whose_list_cannot_be_read_changes_nothing(hosts: Callable[..., Hosts]) -> None:
+    made = hosts()
+    made.ways["gpu-1"].listed = "garbage"
+    assert out_of_use(made.state, made.host("gpu-2"), away(made, Then.REST), lambda *_: pytest.fail()) is False
+    assert made.ways["gpu-1"].told == []
+
+
+# ---- the host of the router
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("host", ["gpu-1", "gpu-2"])
+def test_the_host_of_the_router_has_its_turn_after_all_others(
+    hosts: Callable[..., Hosts], host: str, last: bool
+) -> None:
+    made = hosts()
+    plan = made.plans[host]
+    made.state.is_executing = True
+    with ctx_host.use(made.host(host)):
+        yielded = [*running._inner(  # type: ignore[attr-defined]
+            plan=plan, instances=plan.workers, needs=(), reasons={worker.name: "restarts" for worker in plan.workers},
+            waiting=(), serving=(), limit=60, rollout=made.rollout, last=last,
+        )]  # fmt: skip
+        assert bool(yielded) is (last is (host == "gpu-1"))
+        made.rollout.found = [Found("decode", "decode", serves=False, fits=False)]
+        again = [*running._inner(  # type: ignore[attr-defined]
+            plan=plan, instances=plan.workers, needs=(), reasons={worker.name: "starts" for worker in plan.workers},
+            waiting=(), serving=(), limit=60, rollout=made.rollout, last=last,
+        )]  # fmt: skip
+    assert bool(again) is not last, "where all start at once, all do"
+
+
+def test_a_router_that_does_not_know_each_server_of_its_file_is_given_time_to_look(
+    hosts: Callable[..., Hosts], caplog: pytest.LogCaptureFixture
+) -> None:
+    """One of them was down: nobody knows which."""
+    made = hosts()
+    made.ways["gpu-1"].servers = "2"
+    made.ways["gpu-1"].fails = lambda command: "--servers" in command
+    with caplog.at_level(logging.INFO, logger="pyinfra"):
+        assert out_of_use(made.state, made.host("gpu-2"), away(made, Then.SERVE), lambda *_: True) is True
+    assert len(made.ways["gpu-1"].ran("--limit 6 --servers 1")) == 1
+    assert "workers.json" not in caplog.text

@@ -167,7 +167,7 @@ def figures(plan: Plan) -> WantedFile:
             }
             for instance in plan.instances
         },
-        "passed": passed.words(plan, "check"),
+        "passed": passed.words(plan.paths, "check"),
         "gpus": [smi, f"--query-gpu={METRIC_COLUMNS}", form] if has_gpus else None,
         "rows": [smi, f"--query-remapped-rows={ROW_COLUMNS}", form] if has_gpus else None,
         "report": [smi, "-q"] if has_gpus else None,

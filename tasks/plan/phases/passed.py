@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tasks.plan.files import WantedFile, to_json
 from tasks.plan.phases.routing import workers_file
 from tasks.plan.plan import Plan
-from tasks.plan.service.paths import DEVICES, LOCK, PASSED, PROBE_UNIT, RESTORING, RESUME, UNITS
+from tasks.plan.service.paths import DEVICES, LOCK, PASSED, PROBE_UNIT, RESTORING, RESUME, UNITS, Paths
 from tasks.plan.service.restarts import FoundUnits
 
 KEEPING = f"{LOCK.rpartition('/')[0]}/keeping"  # pd-passed where its own place still has another playbook's tools
@@ -62,24 +62,24 @@ def _config(
     }  # fmt: skip
 
 
-def words(plan: Plan, command: str, *more: str) -> list[str]:
+def words(paths: Paths, command: str, *more: str) -> list[str]:
     """pd-passed's command line."""
-    return [f"{plan.paths.bin}/pd-passed", command, "--config", plan.paths.passed, *more]
+    return [f"{paths.bin}/pd-passed", command, "--config", paths.passed, *more]
 
 
-def restoring(plan: Plan) -> str:
+def restoring(paths: Paths) -> str:
     """The command that goes back to what passed last; nothing else may do so meanwhile, and no other run begins."""
-    return f"{disarming()}; {shlex.join(words(plan, 'restore', '--lock', RESTORING))}"
+    return f"{disarming()}; {shlex.join(words(paths, 'restore', '--lock', RESTORING))}"
 
 
-def arming(plan: Plan, serving: Sequence[str]) -> str:
+def arming(paths: Paths, serving: Sequence[str]) -> str:
     """Before what servers are started from changes, and before they are stopped: the command that has what served come
     back, should this run break off.
 
     A unit of the host waits until the run's lock is free. Without a lock there is nothing to wait for. serving: units
-    that run now. Each is told with systemd's name of its start: where all of them still run, none has to stop.
+    that run now. Each is told with systemd's name of its start: those that still run do not have to stop.
     """
-    waiting = words(plan, "resume", "--kept", PASSED, "--lock", LOCK, "--stop", PROBE_UNIT)
+    waiting = words(paths, "resume", "--kept", PASSED, "--lock", LOCK, "--stop", PROBE_UNIT)
     run = ["systemd-run", "--quiet", "--collect", f"--unit={RESUME}", "--property=Type=exec", *waiting]
     starts = (
         f'$(for unit in {shlex.join(serving)}; do echo "$unit=$(systemctl show -p InvocationID --value "$unit")"; done)'

@@ -262,7 +262,7 @@ def restarts(
     for prefill, decode in goes_with(instances).items():
         if decode.name in reasons:
             reasons.setdefault(prefill, f"restarts with {decode.name}: it holds that one's KV cache mapped")
-    if settings.reprove:
+    if settings.reprove and settings.place.alone:  # of several hosts they start again at once
         for instance in instances:
             reasons.setdefault(instance.name, "starts again, it was drained for the proof")
     return reasons

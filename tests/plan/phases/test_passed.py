@@ -28,7 +28,7 @@ def test_all_that_the_service_is_started_from_is_kept(layout: str) -> None:
 
 def test_nothing_waits_where_this_run_holds_no_lock() -> None:
     """What waits for a free lock would begin at once."""
-    command = arming(catalogue_plan({}, hardware(TWO_SOCKETS)), ["sglang-pd-router.service"])
+    command = arming(catalogue_plan({}, hardware(TWO_SOCKETS)).paths, ["sglang-pd-router.service"])
     held, _, then = command.partition("; then ")
     assert held.startswith(f"systemctl is-active -q {RESUME} || if [ -e ") and "! flock -s -n " in held
     assert "systemd-run" in then and "for unit in sglang-pd-router.service; do" in then and then.endswith("; fi")
