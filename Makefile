@@ -111,9 +111,9 @@ remove: $(SUITE) ## take everything of ours off a host, models stay: HOST=gpu-1 
 status: $(SUITE) ## a page with every panel of the dashboards, from a host's Prometheus: HOST=NAME; HOURS=3; changes nothing
 	$(call part,tasks.status.write) $(if $(HOURS),--data 'status_hours=$(HOURS)')
 
-drift: $(SUITE) ## does a host differ from what is wanted? HOST=NAME; JSON=1, INVENTORY; changes nothing
-	@test -n "$(HOST)" || { echo 'make drift HOST=NAME: a host of $(or $(INVENTORY),inventory.py)' >&2; exit 2; }
-	@$(VENV)/bin/python -m tasks.support.drift '$(HOST)' $(if $(INVENTORY),--inventory '$(INVENTORY)') $(if $(JSON),--json)
+drift: $(SUITE) ## does a host, or a service, differ from what is wanted? HOST=NAME or SERVICE=NAME; JSON=1, INVENTORY; changes nothing
+	@test -n "$(HOST)$(SERVICE)" || { echo 'make drift HOST=NAME: a host of $(or $(INVENTORY),inventory.py); or SERVICE=NAME: all hosts of a service' >&2; exit 2; }
+	@$(VENV)/bin/python -m tasks.support.drift $(if $(SERVICE),--service '$(SERVICE)') $(if $(HOST),'$(HOST)') $(if $(INVENTORY),--inventory '$(INVENTORY)') $(if $(JSON),--json)
 
 lock: $(SUITE) ## make a release's locks anew and show what moved: RELEASE=NAME; UPGRADE=1 takes newer packages
 	@$(VENV)/bin/python -m tools.lock $(or $(RELEASE),--help) $(if $(UPGRADE),--upgrade) $(LOCK_ARGUMENTS)

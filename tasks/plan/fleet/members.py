@@ -90,6 +90,16 @@ def services(every: Mapping[str, Member | PlanError]) -> dict[str, tuple[Member,
     return {name: of_one for name, of_one in found.items() if len(of_one) > 1}
 
 
+def of_service(every: Mapping[str, Member | PlanError], service: str) -> list[str]:
+    """Names of its hosts. Raises PlanError where there are none."""
+    found = known(every)
+    if not any(one.service == service for one in found):
+        names = list(dict.fromkeys(one.service for one in found))
+        there = f"the inventory has {', '.join(names)}." if names else "every host serves alone: name the host."
+        raise PlanError(f"no host is in a service {service!r}: {there}{nearest(service, names)}")
+    return [one.host for one in found if one.service == service]
+
+
 def together(every: Iterable[Member], service: str) -> tuple[Member, ...]:
     """The hosts of a service, in the order of the inventory. Raises PlanError, one line a fault."""
     found = tuple(member for member in every if member.service == service)

@@ -67,6 +67,14 @@ def table(found: Sequence[Row]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
 
+def verdict(service: str, found: Mapping[str, Sequence[Row]]) -> str:
+    """Of a service whose hosts were compared, one line. found: by host."""
+    differ = [host for host, rows in found.items() if rows]
+    if not differ:
+        return f"service {service}: nothing differs on its {len(found)} hosts"
+    return f"service {service}: {len(differ)} of {len(found)} hosts differ: {', '.join(differ)}"
+
+
 def in_planned(report: Mapping[str, Any], host: str) -> list[str]:
     """Names of the operations that a dry run, by pyinfra's JSON, would change something with on a host."""
     return [operation["name"] for operation in report["plan"] if host in operation["hosts_with_change"]]

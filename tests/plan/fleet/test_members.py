@@ -137,3 +137,27 @@ def test_limit_may_leave_out_what_serves_already() -> None:
     assert line.startswith("--limit leaves out gpu-3, and its decode does not serve at http://10.1.0.3:30001/health")
     assert members.told_of_limit(every) == "--limit leaves out gpu-3, which stay as they are"
     assert "no question is asked" in members.told_of_limit(found([replace(hosts[0], taken=False), *hosts[1:]]))
+
+
+# ---- services by name
+
+
+def test_hosts_of_a_service_by_its_name() -> None:
+    every = members.members(
+        [*inventoried(), *inventoried({"gpu-3": ("prefill", "decode", "router")}, gpu_3={"service": "chat"})]
+    )
+    assert (members.of_service(every, "main"), members.of_service(every, "chat")) == (["gpu-1", "gpu-2"], ["gpu-3"])
+    assert members.services(every).keys() == {"main"}
+
+
+@pytest.mark.parametrize(
+    ("groups", "line"),
+    [
+        (TWO_HOSTS, "no host is in a service 'mian': the inventory has main. Did you mean main?"),
+        ({"gpu-1": ()}, "no host is in a service 'mian': every host serves alone: name the host."),
+    ],
+)
+def test_a_service_that_is_none_is_one_line(groups: Mapping[str, tuple[str, ...]], line: str) -> None:
+    with pytest.raises(PlanError) as fault:
+        members.of_service(members.members(inventoried(groups)), "mian")
+    assert fault.value.lines == (line,)

@@ -9,7 +9,7 @@ import pytest
 
 from tasks.plan.files import FoundPath, FoundPaths
 from tasks.plan.plan import Plan
-from tasks.plan.report.drift import Row, in_planned, others, rows, table
+from tasks.plan.report.drift import Row, in_planned, others, rows, table, verdict
 from tasks.plan.service.restarts import ABSENT, FoundUnits, Running
 from tasks.support import render
 from tests.plan.builders import TWO_SOCKETS, hardware, plan, settings
@@ -127,3 +127,14 @@ def test_the_table_has_a_line_a_row() -> None:
         "what          wanted           on disk  running",
         "router: unit  enabled, active  enabled  inactive (dead)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("found", "line"),
+    [
+        ({"gpu-1": [], "gpu-2": []}, "service main: nothing differs on its 2 hosts"),
+        ({"gpu-1": [], "gpu-2": [Row("a", "b", "c", "", "d")]}, "service main: 1 of 2 hosts differ: gpu-2"),
+    ],
+)
+def test_a_service_has_a_verdict(found: dict[str, list[Row]], line: str) -> None:
+    assert verdict("main", found) == line
