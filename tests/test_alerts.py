@@ -47,6 +47,10 @@ STUCK, MOVED = (
     'sglang:num_prefill_inflight_queue_reqs{instance="prefill"}',
     'sglang:kv_transfer_latency_ms_count{instance="prefill"}',
 )
+TRANSFERS, BOOTSTRAPS, GIVEN_UP = (
+    f'sglang:num_{name}_total{{host="a",instance="prefill"}}'
+    for name in ("transfer_failed_reqs", "bootstrap_failed_reqs", "aborted_requests")
+)
 MB, N, MS = (
     f'sglang:kv_transfer_{name}{{host="a",instance="prefill"}}'
     for name in ("total_mb_sum", "total_mb_count", "latency_ms_sum")
@@ -82,8 +86,10 @@ CASES: list[tuple[str, int, Series, Series]] = [
     ("RestartsOftenByItself", 60, {'sglang_pd_restarts{server="decode"}': "7x20 8x20 0x3 1x40"}, {'sglang_pd_restarts{server="decode"}': "7x20 0x60"}),
     ("QueueGrows", 18, {QUEUE: "0+3x50"}, {QUEUE: "40x50"}),
     ("QueueGrows", 18, {QUEUE: "0+3x50"}, {QUEUE: "0+0.2x50"}),
-    ("KvTransferFails", 12, {'sglang:num_transfer_failed_reqs_total{instance="prefill"}': "_x9 1x9"}, {'sglang:num_transfer_failed_reqs_total{instance="prefill"}': "1x20"}),
-    ("KvTransferFails", 12, {'sglang:num_bootstrap_failed_reqs_total{instance="decode"}': "3x9 4x9"}, {'sglang:num_bootstrap_failed_reqs_total{instance="decode"}': "4x20"}),
+    ("KvTransferFails", 12, {TRANSFERS: "_x9 1x9", SERVER % ("prefill", "prefill"): "1x20"}, {TRANSFERS: "_x9 1x9", GIVEN_UP: "_x9 1x9"}),
+    ("KvTransferFails", 12, {BOOTSTRAPS: "3x9 4x9", SERVER % ("prefill", "prefill"): "1x20"}, {BOOTSTRAPS: "3x9 4x9", GIVEN_UP: "7x8 8x9"}),
+    ("KvTransferFails", 12, {TRANSFERS: "3x9 4x9", BOOTSTRAPS: "_x9 1x9", GIVEN_UP: "6x9 7x9"}, {TRANSFERS: "3x9 4x9", BOOTSTRAPS: "_x9 1x9", GIVEN_UP: "6x9 8x9"}),
+    ("KvTransferFails", 12, {TRANSFERS: "3x9 1x9", GIVEN_UP: "6x9 0x9"}, {TRANSFERS: "3x9 1x9", GIVEN_UP: "6x9 1x9"}),
     ("KvStuck", 20, {STUCK: "2x30", MOVED: "5x30"}, {STUCK: "2x30", MOVED: "0+1x30"}),
     ("KvStuck", 20, {STUCK: "2x30", MOVED: "5x30"}, {STUCK: "2x17 0 2x30", MOVED: "5x30"}),
     ("KvSlow", 40, {MB: "0+1000x50", N: "0+10x50", MS: "0+2500x50", PROOF: "5x50"}, {MB: "0+1000x50", N: "0+10x50", MS: "0+1900x50", PROOF: "5x50"}),

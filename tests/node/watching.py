@@ -23,6 +23,7 @@ WITH_TLS = {"sglang_pd_certificate_end_seconds"}
 # Counters that a server or router makes at its first failure.
 AT_FAILURE = {
     "smg_worker_retries_exhausted_total", "sglang:num_transfer_failed_reqs_total", "sglang:num_bootstrap_failed_reqs_total",
+    "smg_worker_retries_total", "sglang:num_aborted_requests_total",
 }  # fmt: skip
 
 
