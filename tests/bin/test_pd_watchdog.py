@@ -19,6 +19,7 @@ from tests.bin.tools import BIN, GIVE_UP_S, Site, answer, load, run, serving, se
 watchdog = load("pd-watchdog")
 PREFILL, DECODE, ROUTER = (f"sglang-pd-{name}.service" for name in ("prefill", "decode", "router"))
 UNITS = frozenset((PREFILL, DECODE))
+UP = UNITS | {ROUTER}
 COMPLETION = json.dumps({"text": "11", "meta_info": {"finish_reason": {"type": "length"}}})
 METRICS = """\
 # TYPE sglang:realtime_tokens_total counter
@@ -74,7 +75,7 @@ def urls(service: dict[str, Site]) -> dict[str, str]:
 
 def test_a_service_that_answers(service: dict[str, Site]) -> None:
     found = asked(urls(service), limit_s=GIVE_UP_S)
-    assert found == watchdog.Round("answered", 200, False, True, UNITS, {PREFILL: 1705, DECODE: 1705})
+    assert found == watchdog.Round("answered", 200, False, True, UNITS, {PREFILL: 1705, DECODE: 1705}, {})
     assert service[DECODE].asked("/generate") == 0, "past the router nobody is asked while it answers"
 
 
@@ -151,7 +152,8 @@ def test_counters_that_are_no_numbers_are_not_there_or_worth_nothing(service: di
         assert DECODE not in watchdog.read_round(told, UNITS).work
 
 
-GOOD = {"answer": "answered", "status": 200, "direct": False, "router": True, "healthy": [DECODE], "work": {DECODE: 5}}
+GOOD = {"answer": "answered", "status": 200, "direct": False, "router": True, "healthy": [DECODE], "work": {DECODE: 5},
+        "compiled": {}}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -172,6 +174,9 @@ GOOD = {"answer": "answered", "status": 200, "direct": False, "router": True, "h
         {"work": {DECODE: 1.5}},
         {"work": {DECODE: None}},
         {"work": [DECODE]},
+        {"compiled": [DECODE]},
+        {"compiled": {"sshd.service": 1}},
+        {"compiled": {DECODE: "1"}},
         {"more": 1},
     ],
 )
@@ -189,7 +194,7 @@ def test_what_is_no_json_object_is_no_round(text: bytes) -> None:
 
 # ---- what follows from rounds
 
-WELL = watchdog.Round("answered", 200, False, True, UNITS, {PREFILL: 0, DECODE: 0})
+WELL = watchdog.Round("answered", 200, False, True, UNITS, {PREFILL: 0, DECODE: 0}, {})
 HANGS = WELL._replace(answer="failed", status=0)
 LIMIT, FIRST_LIMIT, EACH = 60.0, 300.0, 20.0
 
@@ -201,13 +206,17 @@ class Played:
         self.judge = watchdog.Judge(LIMIT, FIRST_LIMIT, ROUTER, True, frozenset((DECODE,)))
         self.now = 1000.0
 
-    def rounds(self, found: Any, count: int = 1, growing: dict[str, int] | None = None) -> Any:
-        """The first verdict of several rounds; growing: tokens that a server counts more in each."""
+    def rounds(
+        self, found: Any, count: int = 1, growing: dict[str, int] | None = None, compiling: dict[str, int] | None = None
+    ) -> Any:
+        """The first verdict of several rounds; growing: tokens that a server counts more in each; compiling: likewise
+        CPU time of its compilers."""
         for _ in range(count):
             work = {unit: n + (growing or {}).get(unit, 0) for unit, n in self.counts.items()}
-            self.judge.see(found._replace(work=work), UNITS, self.now, self.now + EACH)
+            compiled = {unit: self.judge.compiled.get(unit, 0) + n for unit, n in (compiling or {}).items()}
+            self.judge.see(found._replace(work=work, compiled=compiled), UP, self.now, self.now + EACH)
             self.now += EACH
-            if verdict := self.judge.verdict(UNITS):
+            if verdict := self.judge.verdict(UP):
                 return verdict
         return None
 
@@ -266,6 +275,25 @@ def test_what_prefill_computes_for_requests_that_fail_is_no_life(played: Played)
     assert played.rounds(HANGS._replace(status=500), 3, {PREFILL: 5000}).units == (DECODE, PREFILL)
 
 
+def test_a_server_whose_compilers_work_lives_and_one_whose_compilers_hang_does_not(played: Played) -> None:
+    silent = HANGS._replace(healthy=UNITS - {DECODE})
+    assert played.rounds(silent, 100, compiling={DECODE: 7}) is None
+    assert played.rounds(silent, 4, compiling={DECODE: 0}).units == (DECODE,)
+
+
+def test_a_server_that_comes_and_goes_hides_no_other_that_is_silent(played: Played) -> None:
+    """decode is started again and again: prefill ran on, and its silence counts on."""
+    played.judge.whole = False
+    silent, verdict = HANGS._replace(healthy=frozenset()), None
+    for _ in range(15):
+        assert verdict is None
+        played.judge.rest(frozenset((PREFILL, ROUTER)))
+        played.judge.see(silent, frozenset((PREFILL, ROUTER)), played.now, played.now + EACH)
+        played.now += EACH
+        verdict = played.judge.verdict(frozenset((PREFILL, ROUTER)))
+    assert verdict and verdict.units == (PREFILL,)
+
+
 def test_its_own_questions_and_health_checks_are_no_work(played: Played) -> None:
     assert played.rounds(HANGS, 3, {PREFILL: 40, DECODE: 16}).units == (DECODE, PREFILL)
 
@@ -283,8 +311,8 @@ def test_one_answer_between_silences_begins_them_anew(played: Played) -> None:
 
 
 def test_one_long_round_is_not_enough(played: Played) -> None:
-    played.judge.see(HANGS, UNITS, played.now, played.now + 10 * LIMIT)
-    assert played.judge.verdict(UNITS) is None
+    played.judge.see(HANGS, UP, played.now, played.now + 10 * LIMIT)
+    assert played.judge.verdict(UP) is None
 
 
 def test_what_did_not_help_is_followed_by_all_of_it(played: Played) -> None:
