@@ -17,6 +17,10 @@ prefill = []
 decode = []
 router = []  # a host may be in several lists; the setting `router` is another thing, which package it is
 
+# The host whose Prometheus watches every host with the setting `monitoring` (docs/monitoring.md); without one, each
+# watches itself. It has that setting itself then.
+monitoring = []
+
 # Makes a group of each host, so that group_data/HOST.py is for that host alone. For a group of several hosts, with its
 # settings in group_data/fleet.py, write groups(hosts, fleet=["gpu-1.example.com", "gpu-2.example.com"]).
-globals().update(groups(hosts, prefill=prefill, decode=decode, router=router))
+globals().update(groups(hosts, prefill=prefill, decode=decode, router=router, monitoring=monitoring))

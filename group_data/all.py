@@ -252,6 +252,9 @@ alertmanager_port = 9093  # TCP, on 127.0.0.1
 # YAML file on your machine that tells alertmanager whom to send alerts to; None = it only shows them on its page
 alertmanager_config = None
 node_exporter_port = 9100  # TCP, on 127.0.0.1
+# TCP, on service_address, for the host of the group `monitoring` alone: figures of the host and its servers; only where
+# another host is in that group
+figures_port = 9469
 
 # ---- For one run, with --data: go back, wait, measure again ----------------------------------------------------------
 

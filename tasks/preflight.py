@@ -42,6 +42,7 @@ from tasks.plan.service import instances, listening, placement, rules
 from tasks.plan.service.api_key import key_of
 from tasks.plan.service.instances import Remote
 from tasks.plan.service.paths import Paths
+from tasks.plan.service.watching import Watching
 from tasks.plan.settings.settings import Settings
 from tasks.support import catalogue, certificate, fleet, lock, report, summary
 
@@ -64,6 +65,7 @@ class Seen:
     answers: Mapping[str, Answer]  # of the facts System and Hardware
     system: System
     others: tuple[Remote, ...]  # servers of the service's other hosts
+    watching: Watching | None  # None without monitoring
     ruled: ModelProfile | None = None  # with which the rules hold for the settings, before the host was asked
     findings: tuple[Finding, ...] = ()
     plan: Plan | None = None  # there for the report of a host that is refused after it was made
@@ -162,7 +164,7 @@ def _examined() -> Seen:
     answers = {**of_system, **of_cards}
     return Seen(
         wanted, offered, stated, paths, releases, held_on, api_key, before, tls, alerts, now, answers, system,
-        together.others, ruled=ruled,
+        together.others, together.watching, ruled=ruled,
     )  # fmt: skip
 
 
@@ -261,11 +263,10 @@ def _planned(seen: Seen, hardware: Hardware, model: Model, own: Description, of_
     router = (instances.router(wanted, release, served, paths),) if wanted.routes else ()
     every = (*served, *router)
     return Plan(
-        wanted, release, profile, paths, seen.system, hardware, every, catalogue.uv_lock(), host.name,
-        api_key=seen.api_key,
+        wanted, release, profile, paths, seen.system, hardware, every, catalogue.uv_lock(), seen.api_key,
         api_key_before=seen.api_key_before, tls=seen.tls, alerts=seen.alerts,
         arguments=described.arguments, history=seen.history, pin=pin, asked=own.release if pin else None,
-        derived=model.derived, model_told=model.told, others=seen.others,
+        derived=model.derived, model_told=model.told, others=seen.others, watching=seen.watching,
     )  # fmt: skip
 
 

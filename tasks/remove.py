@@ -33,7 +33,7 @@ def everything() -> None:
         )
         watching = host.get_fact(Paths, paths=monitoring.belongings())
         if any(found.kind != "absent" for found in watching.values()):
-            daemons.removed(name="No monitoring", packages=monitoring.PACKAGES)
+            daemons.removed(name="No monitoring", packages=monitoring.PACKAGES, units=monitoring.UNITS_OF_OURS)
         operations.removed(
             name=f"Nothing of ours on {host.name}",
             there=there,

@@ -46,14 +46,15 @@ def seen(check: Sequence[str]) -> Commands:
 
 
 @operation()
-def removed(packages: Sequence[str]) -> Commands:
-    """Units, packages and files of a run with monitoring. What Prometheus has collected stays, as apt leaves it."""
-    units, paths = (*monitoring.DAEMONS, monitoring.TIMER), monitoring.belongings()
-    folders = [monitoring.drop_in(unit).rpartition("/")[0] for unit in monitoring.DAEMONS]
-    say(host, "monitoring goes; what Prometheus has collected stays in /var/lib/prometheus")
+def removed(packages: Sequence[str], units: Sequence[str]) -> Commands:
+    """Units with their files, and packages. What Prometheus has collected stays, as apt leaves it."""
+    paths = monitoring.belongings(units)
+    folders = [monitoring.drop_in(unit).rpartition("/")[0] for unit in units if unit in monitoring.DAEMONS]
+    if monitoring.PROMETHEUS in units:
+        say(host, "Prometheus goes; what it has collected stays in /var/lib/prometheus")
     yield StringCommand(f"systemctl disable -q --now {shlex.join(units)} 2>/dev/null; true")
     if packages:
         yield FunctionCommand(apt_get, [["remove", *packages]], {})
     # after the packages: without our files their units would listen on every address
-    gone = f"rmdir --ignore-fail-on-non-empty {shlex.join(folders)} 2>/dev/null"
+    gone = f"rmdir --ignore-fail-on-non-empty {shlex.join(folders)} 2>/dev/null" if folders else "true"
     yield StringCommand(f"rm -rf {shlex.join(paths)}; {gone}; systemctl daemon-reload")

@@ -20,6 +20,7 @@ from tasks.plan.service.instances import Instance, Remote, Served, kv_pairs
 from tasks.plan.service.paths import DEVICES, TARGET, WATCHDOG, Paths
 from tasks.plan.service.restarts import REPAIRED, Fingerprint, seen
 from tasks.plan.service.strays import Stray
+from tasks.plan.service.watching import Watching
 from tasks.plan.settings.place import PARTS, ROUTER
 from tasks.plan.settings.settings import Settings
 
@@ -39,7 +40,6 @@ class Plan:
     hardware: Hardware
     instances: tuple[Instance, ...]  # the workers that this host has of the layout, then the router, where it has one
     uv_requirement: str  # text of a lock
-    host: str = ""  # its name in the inventory
     api_key: str | None = None  # from the environment of whoever runs the deploy
     api_key_before: str | None = None  # that clients may still send
     tls: bytes | None = None  # certificate and key, where they come from the machine that runs pyinfra
@@ -54,6 +54,7 @@ class Plan:
     built: Mapping[str, Any] | None = None  # the release as the fact ReleaseState found it, None where it is not there
     derived: tuple[str, ...] = ()  # fields of the profile that were read from the model's folder
     others: tuple[Remote, ...] = ()  # servers of the service's other hosts
+    watching: Watching | None = None  # None without monitoring
     model_told: str = ""  # what was read there, in one line; "" where there was nothing to read
 
     @property

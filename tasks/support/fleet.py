@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Lock
 
 from pyinfra import host, logger, state
@@ -11,14 +12,17 @@ from pyinfra.context import ctx_host
 
 from tasks.facts.network import Addresses, Healthy
 from tasks.plan.errors import PlanError
-from tasks.plan.fleet import agreement, members, rollout
+from tasks.plan.fleet import agreement, members, rollout, watching
 from tasks.plan.fleet.members import Inventoried, Member
 from tasks.plan.fleet.rollout import Found
 from tasks.plan.fleet.service import Together, joined, servers
 from tasks.plan.plan import Plan
 from tasks.plan.service.instances import Remote
+from tasks.plan.service.watching import Watched, Watching
 from tasks.plan.settings import settings
-from tasks.plan.settings.place import ROUTER
+from tasks.plan.settings.place import LOOPBACK_INTERFACE, ROUTER
+from tasks.plan.settings.roles import is_loopback
+from tasks.plan.settings.settings import Settings
 from tasks.support import connection
 from tasks.support.dry import is_dry
 
@@ -26,24 +30,83 @@ from tasks.support.dry import is_dry
 def here() -> Together:
     """Of this host. Raises PlanError, one line a fault."""
     with _looking:
-        every = _known()
-        member = every.get(host.name)
-        if member is None:
-            return Together(settings.load(host.data.dict()))
-        if isinstance(member, PlanError):
-            raise member
-        if member.service not in _services:
-            try:
-                _services[member.service] = _service(member.service, every)
-            except PlanError as fault:
-                _services[member.service] = PlanError(
-                    f"service {member.service!r} cannot be, for what {host.name} is told"
-                )
-                raise fault
-        found = _services[member.service]
+        found = _of(host.name)
+        return replace(found, watching=_watching(host.name, found.settings))
+
+
+def _of(name: str) -> Together:
+    """Of any host, without who watches it. Raises PlanError."""
+    every = _known()
+    member = every.get(name)
+    if member is None:
+        return Together(settings.load(_data(name)))
+    if isinstance(member, PlanError):
+        raise member
+    if member.service not in _services:
+        try:
+            _services[member.service] = _service(member.service, every)
+        except PlanError as fault:
+            _services[member.service] = PlanError(f"service {member.service!r} cannot be, for what {name} is told")
+            raise fault
+    found = _services[member.service]
     if isinstance(found, PlanError):
         raise found
-    return found[host.name]
+    return found[name]
+
+
+def _inventory() -> list[Inventoried]:
+    return [
+        Inventoried(one.name, tuple(one.groups), one.data.dict(), state.is_host_in_limit(one))
+        for one in state.inventory
+    ]
+
+
+def _data(name: str) -> dict[str, object]:
+    """The settings of a host; the one with the Prometheus of all has monitoring."""
+    one = state.inventory.get_host(name)
+    return {**one.data.dict(), **({"monitoring": True} if watching.GROUP in one.groups else {})}
+
+
+def _watching(name: str, wanted: Settings) -> Watching | None:
+    """Raises PlanError."""
+    if not wanted.monitoring:
+        return None
+    hosts = _inventory()
+    keeper = watching.keeper(hosts) or name
+    others = [one.name for one in hosts if watching.with_monitoring(one) and one.name != keeper]
+    if keeper != name:
+        return Watching(address=_reached_by(keeper, name), asked_from=_reached_by(keeper, keeper))
+    if not any(watching.GROUP in one.groups for one in hosts) or not others:
+        return Watching((Watched(name, wanted),))
+    _reached_by(keeper, keeper)  # they are told of it
+    lines: list[str] = []
+    found = [Watched(name, wanted)]
+    for other in others:
+        try:
+            found.append(Watched(other, _of(other).settings, _reached_by(keeper, other)))
+        except PlanError as fault:
+            lines += [f"{other}, which {name} watches: {line}" for line in fault.lines]
+    if lines:
+        raise PlanError(*lines)
+    return Watching(tuple(found))
+
+
+def _reached_by(keeper: str, name: str) -> str:
+    """The address of a host, for those that watch it or are watched by it. Raises PlanError."""
+    place = _of(name).settings.place
+    if not place.alone:
+        return place.address
+    reached = state.inventory.get_host(name).data.get("service_address")
+    if not isinstance(reached, str) or is_loopback(reached) or reached == LOOPBACK_INTERFACE:
+        raise PlanError(
+            f"{name}: setting service_address = {reached!r}: {keeper} watches other hosts (group {watching.GROUP}): in "
+            f"group_data/{name}.py, set it to the address or interface where hosts reach {name}"
+        )
+    member = Member(name, name, (), reached, state.is_host_in_limit(state.inventory.get_host(name)))
+    told = _addresses(member) if member.taken else None
+    if isinstance(told, PlanError):
+        raise told
+    return members.resolved(member, told)[0]
 
 
 def routers() -> tuple[Host, ...]:
@@ -72,10 +135,7 @@ def _known() -> dict[str, Member | PlanError]:
     """What each host of the inventory plays."""
     global _members
     if _members is None:
-        _members = members.members(
-            Inventoried(one.name, tuple(one.groups), one.data.dict(), state.is_host_in_limit(one))
-            for one in state.inventory
-        )
+        _members = members.members(_inventory())
     return _members
 
 
@@ -119,7 +179,7 @@ def agrees(plan: Plan) -> None:
 
 def _service(name: str, every: dict[str, Member | PlanError]) -> dict[str, Together]:
     found = members.together(members.known(every), name)
-    data = {member.host: state.inventory.get_host(member.host).data.dict() for member in found}
+    data = {member.host: _data(member.host) for member in found}
     made = joined(found, data, _reached(found) if len(found) > 1 else {})
     _limited(found, {host: servers(host, one.settings) for host, one in made.items()})
     return made

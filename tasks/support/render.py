@@ -138,25 +138,45 @@ def watchdog(plan: Plan) -> list[WantedFile]:
 
 
 def monitoring(plan: Plan) -> list[WantedFile]:
-    """Files of what watches the service, alertmanager's own left out, which may hold passwords."""
-    of_prometheus = {
-        "settings": plan.settings, "every": planned.EVERY_S, "loopback": planned.LOOPBACK, "rules": planned.RULES,
-        "targets": planned.TARGETS, "host": plan.host,
-    }  # fmt: skip
+    """Files of what watches hosts, alertmanager's own left out, which may hold passwords."""
     of_figures = {
         "paths": plan.paths, "config": planned.FIGURES_CONFIG, "confinement": confinement.of_figures(plan),
     }  # fmt: skip
     return [
-        WantedFile(planned.CONFIG, _render("prometheus.yml.j2", of_prometheus)),
-        WantedFile(planned.RULES, alert_rules(), gist="alert rules"),
-        planned.targets(plan),
+        *(_of_prometheus(plan) if planned.keeps(plan) else _for_prometheus(plan)),
         planned.figures(plan),
         WantedFile(f"{UNITS}/{planned.COLLECTOR}", _render("metrics.service.j2", of_figures)),
         WantedFile(planned.timer_path(), _render("metrics.timer.j2", {})),
         *(
-            WantedFile(planned.drop_in(daemon.unit), _render("monitoring.conf.j2", {"daemon": daemon}))
+            WantedFile(path(daemon.unit), _render(template, {"daemon": daemon}))
             for daemon in planned.daemons(plan)
+            for path, template in (
+                (planned.drop_in, "monitoring.conf.j2"),
+                *([(planned.filter_of, "hosts.conf.j2")] if daemon.asks else []),
+            )
         ),
+    ]
+
+
+def _of_prometheus(plan: Plan) -> list[WantedFile]:
+    assert plan.watching
+    values = {
+        "settings": plan.settings, "every": planned.EVERY_S, "loopback": planned.LOOPBACK, "rules": planned.RULES,
+        "targets": planned.TARGETS, "host": plan.watching.watched[0].host,
+    }  # fmt: skip
+    return [
+        WantedFile(planned.CONFIG, _render("prometheus.yml.j2", values)),
+        WantedFile(planned.RULES, alert_rules(), gist="alert rules"),
+        planned.targets(plan),
+    ]
+
+
+def _for_prometheus(plan: Plan) -> list[WantedFile]:
+    """Of a host whose Prometheus is another's."""
+    values = {"paths": plan.paths, "config": planned.FORWARDS, "confinement": confinement.of_forwarder(plan)}
+    return [
+        planned.forwards(plan),
+        WantedFile(f"{UNITS}/{planned.FORWARDER}", _render("figures.service.j2", values)),
     ]
 
 

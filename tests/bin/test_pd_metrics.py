@@ -7,6 +7,7 @@ import dataclasses
 import fcntl
 import getpass
 import hashlib
+import http.client
 import json
 import re
 import select
@@ -14,7 +15,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import pytest
 
 from tasks.plan.phases import monitoring
 from tests import certificates
-from tests.bin.tools import answer, load, run, serving
+from tests.bin.tools import answer, eventually, load, run, serving, start
 from tests.node import hardware as recorded_hardware
 from tests.node import watching
 from tests.plan import proofs
@@ -364,9 +365,66 @@ def test_check(targets: list[dict[str, Any]], rules: list[dict[str, Any]], line:
     assert bool(line) or ran.stdout == "1 targets up, 1 rules evaluated\n"
 
 
+def test_check_of_one_host_tells_of_the_others_alone() -> None:
+    here, there = (GOOD | {"labels": GOOD["labels"] | {"host": name}} for name in ("gpu-1", "gpu-2"))
+    with serving() as site:
+        site.answers = prometheus([here, there | {"health": "down"}], [RULE])
+        ran = [
+            run("pd-metrics", "check", "--prometheus", site.url, "--limit", "0", "--host", f"gpu-{n}") for n in (1, 2)
+        ]
+    assert ran[0].returncode == 0 and ran[0].stdout == "1 targets up, some of gpu-2 do not answer, 1 rules evaluated\n"
+    assert ran[1].returncode == 1
+
+
 def test_check_of_no_prometheus() -> None:
     ran = run("pd-metrics", "check", "--prometheus", "http://127.0.0.1:1", "--limit", "0")
     assert ran.returncode == 1 and "does not answer" in ran.stderr
+
+
+# ---- serve
+
+
+@contextlib.contextmanager
+def shown(folder: Path, sources: Mapping[str, str]) -> Iterator[str]:
+    """The address at which these sources are shown."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (folder / "figures.json").write_text(json.dumps({"address": "127.0.0.1", "port": port, "sources": sources}))
+    child = start("pd-metrics", "serve", "--config", folder / "figures.json")
+    try:
+        eventually(lambda: fetched(f"http://127.0.0.1:{port}/")[0] == 404, "it listens")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def fetched(url: str, method: str = "GET") -> tuple[int, str, str]:
+    """Status, kind and body; status 0 where nobody listens."""
+    host, _, path = url.removeprefix("http://").partition("/")
+    line = http.client.HTTPConnection(host, timeout=30)
+    try:
+        line.request(method, f"/{path}", headers={"Accept": "text/plain"})
+        found = line.getresponse()
+        return found.status, found.getheader("Content-Type", ""), found.read().decode()
+    except OSError:
+        return 0, "", ""
+    finally:
+        line.close()
+
+
+def test_another_host_sees_figures_and_nothing_else_of_a_server(tmp_path: Path) -> None:
+    with serving() as site:
+        site.answers = {"/metrics": answer(200, SCRAPE), "/generate": answer(200, "tokens"), "/other": answer(500, "x")}
+        sources = {"/decode": f"{site.url}/metrics", "/gone": "http://127.0.0.1:1/metrics", "/bad": f"{site.url}/other"}
+        with shown(tmp_path, sources) as url:
+            assert fetched(f"{url}/decode")[::2] == (200, SCRAPE)
+            assert [fetched(f"{url}{path}")[0] for path in ("/gone", "/bad")] == [502, 502]
+            assert [fetched(f"{url}{path}")[0] for path in ("/generate", "/metrics", "/decode/../generate")] == [
+                404
+            ] * 3
+            assert fetched(f"{url}/decode", "POST")[0] == 501
+            assert not site.asked("/generate")
 
 
 def test_what_nvidia_smi_is_asked_was_recorded() -> None:

@@ -1,6 +1,7 @@
 """An inventory of several nodes: those that NODES names, each under its own name.
 
-PREFILL, DECODE and ROUTER name those of them that serve together, each with what it plays.
+PREFILL, DECODE and ROUTER name those of them that serve together, each with what it plays. KEEPER names the one with
+the Prometheus of all those that WATCHED names.
 """
 
 import os
@@ -22,6 +23,7 @@ def _names(variable: str) -> list[str]:
 
 _nodes = [Node(name) for name in _names("NODES")]
 _playing = {role: _names(role.upper()) for role in _ROLES}
+_keeping, _watched = _names("KEEPER"), _names("WATCHED")
 
 hosts = [
     (
@@ -32,6 +34,7 @@ hosts = [
             "ssh_key": str(node.ssh_key),
             "ssh_known_hosts_file": str(node.known_hosts),
             **of_node(),
+            **({"monitoring": node.name in _watched} if _keeping else {}),
             **({"service_address": node.address} if any(node.name in names for names in _playing.values()) else {}),
         },
     )
@@ -39,4 +42,5 @@ hosts = [
 ]
 
 _played = {role: [host for host in hosts if host[0] in names] for role, names in _playing.items()}
+_played["monitoring"] = [host for host in hosts if host[0] in _keeping]
 globals().update(groups(hosts, group_data=False, **{role: members for role, members in _played.items() if members}))

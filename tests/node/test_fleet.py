@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import pytest
 
 from tasks.plan.service.paths import BOOT_ID, RESUME, UNITS
-from tests.node import together
+from tests.node import together, watching
 from tests.node.asking import CONFIG, answer, out
 from tests.node.deploying import Result, broken_off, deploy, plain_user, provisioned, without_plain_user
 from tests.node.node import STORE, Node
@@ -29,6 +29,7 @@ from tests.node.waiting import until
 
 HOSTS = int(os.environ.get("HOSTS", "4"))
 LIMIT = 300.0  # seconds, on a machine that does other things meanwhile
+FIGURES = 9469
 WORKERS = f"{CONFIG}/workers.json"
 ROUTER = "sglang-pd-router.service"
 pytestmark = pytest.mark.skipif("FLEET" not in os.environ, reason="takes minutes: make test-fleet")
@@ -139,6 +140,27 @@ def spread(fleet: Service) -> dict[str, dict[str, int]]:
         for number in range(24):
             answer(fleet.router, f"Repeat: {chr(97 + number)} {number * 7919}", tokens=4)
         return grown(before, counters(fleet.router))
+
+
+def test_one_prometheus_watches_every_host_and_one_that_joins_restarts_it_not(
+    fleet: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *others = fleet.nodes
+    monkeypatch.setenv("KEEPER", first.name)
+    monkeypatch.setenv("WATCHED", first.name)
+    provisioned(fleet)
+    started = out(first, "systemctl show -p InvocationID prometheus")
+    monkeypatch.setenv("WATCHED", ",".join(node.name for node in fleet.nodes))
+    provisioned(fleet)
+    assert out(first, "systemctl show -p InvocationID prometheus") == started
+    watching.require_watched([first], absent=watching.PROVED)
+    targets = watching.asked(first, "/api/v1/targets?state=active")["activeTargets"]
+    assert {target["labels"]["host"] for target in targets} == {node.name for node in fleet.nodes}
+    for node in others:
+        assert is_reached(first, node.address, FIGURES) and not is_reached(node, first.address, FIGURES)
+        assert "prometheus-alertmanager" not in out(node, "dpkg-query -W -f '${Package}\\n' 'prometheus*'")
+        assert not any(is_reached(other, node.address, FIGURES) for other in others if other is not node)
+    assert provisioned(fleet).changed == []
 
 
 @pytest.mark.skipif(HOSTS < 3, reason="two hosts are there from the start")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import yaml
@@ -20,6 +20,8 @@ METRIC = re.compile(r"(?<![\w:\"])(?:sglang:|sglang_pd_|smg_|node_|up(?=\{))[a-z
 NOT_IN_A_CONTAINER = {"node_timex_sync_status"}  # there node-exporter may not ask the kernel for its clock
 AFTER_A_BENCHMARK = {"sglang_pd_bench_ttft_p99_seconds", "sglang_pd_bench_itl_p99_seconds"}
 WITH_TLS = {"sglang_pd_certificate_end_seconds"}
+# The KV path between two hosts is not measured.
+PROVED = {"sglang_pd_proof_kv_gigabytes_per_second", "sglang_pd_proof_time_seconds"}
 # Counters that a server or router makes at its first failure.
 AT_FAILURE = {
     "smg_worker_retries_exhausted_total", "sglang:num_transfer_failed_reqs_total", "sglang:num_bootstrap_failed_reqs_total",
@@ -68,8 +70,8 @@ def listening(node: Node) -> dict[str, str]:
     return found
 
 
-def require_watched(nodes: Sequence[Node]) -> str:
-    """What is seen on hosts of one service, in words. Raises NodeError for a target that is down, a rule that is not
+def require_watched(nodes: Sequence[Node], absent: Collection[str] = ()) -> str:
+    """What is seen on hosts with a Prometheus, in words. absent: metrics that they cannot have. Raises NodeError for a target that is down, a rule that is not
     evaluated, a metric that a rule names and nobody has, a socket beyond loopback, and an alert."""
     told, known = [], set()
     for node in nodes:
@@ -85,7 +87,9 @@ def require_watched(nodes: Sequence[Node]) -> str:
             raise NodeError(f"{node.name}: alerts of a healthy service: {', '.join(firing)}")
         known |= set(asked(node, "/api/v1/label/__name__/values"))
         told.append(ran.stdout.strip())
-    if missing := sorted(metrics() - known - AT_FAILURE - NOT_IN_A_CONTAINER - AFTER_A_BENCHMARK - WITH_TLS):
+    if missing := sorted(
+        metrics() - known - AT_FAILURE - NOT_IN_A_CONTAINER - AFTER_A_BENCHMARK - WITH_TLS - {*absent}
+    ):
         raise NodeError(f"rules or panels name what nobody exports: {', '.join(missing)}")
     return f"{'; '.join(told)}, no alert"
 

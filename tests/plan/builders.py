@@ -23,6 +23,7 @@ from tasks.plan.release.patches import Patch, PatchManifest
 from tasks.plan.service import instances, placement, rules
 from tasks.plan.service.instances import Instance
 from tasks.plan.service.paths import Paths
+from tasks.plan.service.watching import Watched, Watching
 from tasks.plan.settings import settings as settings_module
 from tasks.plan.settings.place import ALONE, Place
 from tasks.plan.settings.settings import Settings
@@ -297,7 +298,7 @@ def plan(
         hardware=found,
         instances=every,
         uv_requirement=catalogue.uv_lock(),
-        host="gpu-1",
+        watching=Watching((Watched("gpu-1", wanted),)) if wanted.monitoring else None,
         api_key=api_key,
     )
 

@@ -22,6 +22,7 @@ from tasks.plan.phases.verify import verify_config
 from tasks.plan.plan import Plan
 from tasks.plan.service.instances import Instance
 from tasks.plan.service.restarts import seen
+from tasks.plan.service.watching import Watched, Watching
 from tasks.support import render
 from tests.node.settings import REHEARSAL
 from tests.plan.builders import (
@@ -94,10 +95,15 @@ def planned(request: pytest.FixtureRequest, tmp_path: Path) -> Plan:
     return HOSTS[request.param](tmp_path)
 
 
+WATCHES = Watching((Watched("gpu-1", settings()), Watched("gpu-2", settings(), "10.1.0.2")))
+WATCHED = Watching(address="10.1.0.1", asked_from="10.1.0.2")
+
+
 def rendered(made: Plan) -> dict[str, list[WantedFile]]:
     """Every file of a host, by the template that it comes from."""
     files = [(instance, render.instance_files(made, instance)) for instance in made.instances]
-    watching = render.monitoring(made)
+    watching = render.monitoring(replace(made, watching=WATCHES))
+    watched = render.monitoring(replace(made, watching=WATCHED))
     return {
         "launch.sh.j2": [file.script for _, file in files],
         "instance.env.j2": [file.environment for _, file in files],
@@ -108,6 +114,8 @@ def rendered(made: Plan) -> dict[str, list[WantedFile]]:
         "target.j2": [render.target(made)],
         "sysctl.conf.j2": [render.sysctl(made)],
         "prometheus.yml.j2": [file for file in watching if file.path == monitoring.CONFIG],
+        "hosts.conf.j2": [file for file in watching if file.path == monitoring.filter_of(monitoring.PROMETHEUS)],
+        "figures.service.j2": [file for file in watched if file.path.endswith(monitoring.FORWARDER)],
         "monitoring.conf.j2": [file for file in watching if file.path.endswith(".d/sglang-pd.conf")],
         "metrics.service.j2": [file for file in watching if file.path.endswith(monitoring.COLLECTOR)],
         "metrics.timer.j2": [file for file in watching if file.path.endswith(monitoring.TIMER)],

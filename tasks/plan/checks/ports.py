@@ -48,7 +48,7 @@ def _strangers(found: Found) -> dict[int, Listener]:
     """Who holds a port without being one of our units, by port."""
     found.text_or_empty("listeners")
     listeners = read_listeners(found.answers)
-    watching = monitoring.DAEMONS if found.system.monitored else ()
+    watching = monitoring.UNITS_OF_OURS if found.system.monitored else ()
     return {
         each.port: each
         for each in listeners

@@ -9,6 +9,7 @@ from tasks.plan.errors import PlanError
 from tasks.plan.fleet import agreement
 from tasks.plan.fleet.members import Member, shared
 from tasks.plan.service.instances import Remote
+from tasks.plan.service.watching import Watching
 from tasks.plan.settings.place import Place
 from tasks.plan.settings.roles import PAIR
 from tasks.plan.settings.settings import Settings, load
@@ -20,6 +21,7 @@ class Together:
 
     settings: Settings
     others: tuple[Remote, ...] = ()
+    watching: Watching | None = None  # None without monitoring
 
 
 def joined(

@@ -1,46 +1,22 @@
-"""Who is watched by whose Prometheus, and what there is to ask of each host."""
+"""Which host of the inventory has the Prometheus of all, and which hosts it watches."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
 
-from tasks.plan.settings.roles import LOOPBACK, at
-from tasks.plan.settings.settings import Settings
+from tasks.plan.errors import PlanError
+from tasks.plan.fleet.members import Inventoried
 
-_EVERY_ADDRESS = {"0.0.0.0": LOOPBACK, "::": "::1", "localhost": LOOPBACK}
-
-
-@dataclass(frozen=True)
-class Source:
-    """Something that tells figures."""
-
-    job: str  # what it is: server, router, host
-    name: str
-    role: str  # "" for the host itself
-    address: str  # HOST:PORT, on its own host
+GROUP = "monitoring"  # of the inventory
 
 
-@dataclass(frozen=True)
-class Watched:
-    """A host that a Prometheus asks."""
+def keeper(hosts: Iterable[Inventoried]) -> str | None:
+    """The host with the Prometheus of all; None where each has its own. Raises PlanError."""
+    found = [host.name for host in hosts if GROUP in host.groups]
+    if len(found) > 1:
+        raise PlanError(f"the group {GROUP} holds {', '.join(found)}: one Prometheus watches all, name one host")
+    return found[0] if found else None
 
-    host: str
-    settings: Settings
 
-    @property
-    def service(self) -> str:
-        """A host that serves alone is a service of its own."""
-        return self.host if self.settings.place.alone else self.settings.service
-
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        settings = self.settings
-        found = [
-            Source("server", role.server(number), role.name, at(role.address, role.ports(number)[f"{role.name}_port"]))
-            for role in settings.roles.values()
-            for number in range(role.instances)
-        ]
-        if settings.routes:
-            host = _EVERY_ADDRESS.get(settings.router_metrics_host, settings.router_metrics_host)
-            found.append(Source("router", "router", "router", at(host, settings.router_metrics_port)))
-        return (*found, Source("host", "host", "", at(LOOPBACK, settings.node_exporter_port)))
+def with_monitoring(host: Inventoried) -> bool:
+    return host.data.get("monitoring") is True or GROUP in host.groups

@@ -41,6 +41,13 @@ def of_figures(plan: Plan) -> tuple[Option, ...]:
     return replaced((*confined, *network.of_tool(plan.settings)), plan.settings)
 
 
+def of_forwarder(plan: Plan) -> tuple[Option, ...]:
+    """Of the unit that shows this host's figures to the Prometheus of another."""
+    assert plan.watching
+    peers = Option(network.ALLOW, (plan.watching.address, plan.watching.asked_from), "the host that asks, and its own")
+    return (*sandbox.of_router(plan.settings), *network.of_tool(plan.settings), peers)
+
+
 VIEW = ("ProtectHome", "PrivateTmp")  # what hides files of the host from a server
 
 

@@ -1,14 +1,13 @@
-"""What watches the service: Prometheus, node-exporter and alertmanager of the distribution, all on loopback."""
+"""What watches hosts: Prometheus, node-exporter and alertmanager of the distribution, all on loopback."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tasks.plan.errors import PlanError
 from tasks.plan.files import WantedDirectory, WantedFile, to_json
-from tasks.plan.fleet.watching import Watched
 from tasks.plan.host.answers import METRIC_COLUMNS, ROW_COLUMNS, Answer
 from tasks.plan.phases import passed
 from tasks.plan.plan import Plan
@@ -24,7 +23,8 @@ from tasks.plan.service.paths import (
     UNITS,
     WATCHDOG_COUNT,
 )
-from tasks.plan.settings.roles import is_loopback
+from tasks.plan.service.watching import Watched
+from tasks.plan.settings.roles import at, is_loopback
 from tasks.plan.settings.settings import Settings
 
 PACKAGES = ("prometheus", "prometheus-alertmanager", "prometheus-node-exporter")
@@ -35,6 +35,8 @@ CONFIG, RULES = f"{MONITORING}/prometheus.yml", f"{MONITORING}/alerts.yml"
 ALERTS = f"{MONITORING}/alertmanager.yml"
 TARGETS = f"{MONITORING}/targets.json"
 FIGURES_CONFIG = f"{MONITORING}/metrics.json"
+FORWARDER, FORWARDS = "sglang-pd-figures.service", f"{MONITORING}/figures.json"  # for the Prometheus of another host
+UNITS_OF_OURS = (*DAEMONS, TIMER, FORWARDER)
 EVERY_S = 15  # between two looks at a target, and at the rules
 LOOPBACK = "127.0.0.1"
 NOBODY = b"route: {receiver: nobody}\nreceivers: [{name: nobody}]\n"  # alerts are shown, and sent to nobody
@@ -48,6 +50,7 @@ class Daemon:
     command: tuple[str, ...]  # a line each
     files: tuple[str, ...]  # that it reads at its start alone
     allowed: tuple[str, ...]  # addresses that it may exchange packets with; () = any
+    asks: tuple[str, ...] = ()  # other hosts, besides; a change of them restarts nothing
     credentials: tuple[str, ...] = ()  # NAME:PATH, of files that root alone may read
 
 
@@ -56,9 +59,27 @@ def drop_in(unit: str) -> str:
     return f"{UNITS}/{unit}.d/sglang-pd.conf"
 
 
+def filter_of(unit: str) -> str:
+    """More of its filter: systemd takes that up without a restart."""
+    return f"{UNITS}/{unit}.d/sglang-pd-hosts.conf"
+
+
 def daemons(plan: Plan) -> tuple[Daemon, ...]:
+    """Those that this host runs."""
     settings = plan.settings
-    asked = (source.address.rpartition(":")[0].strip("[]") for source in _watched(plan).sources)
+    node_exporter = Daemon(
+        NODE_EXPORTER,
+        (
+            "/usr/bin/prometheus-node-exporter",
+            f"--web.listen-address={LOOPBACK}:{settings.node_exporter_port}",
+            f"--collector.textfile.directory={FIGURES}",
+        ),
+        (),
+        ("localhost",),
+    )
+    if plan.watching is None or not plan.watching.watched:
+        return (node_exporter,)
+    asked = (source.address.rpartition(":")[0].strip("[]") for source in plan.watching.watched[0].sources)
     return (
         Daemon(
             PROMETHEUS,
@@ -72,6 +93,7 @@ def daemons(plan: Plan) -> tuple[Daemon, ...]:
             ),
             (CONFIG, RULES),
             ("localhost", *dict.fromkeys(one for one in asked if not is_loopback(one))),
+            plan.watching.beyond,
         ),
         Daemon(
             ALERTMANAGER,
@@ -84,53 +106,72 @@ def daemons(plan: Plan) -> tuple[Daemon, ...]:
             ),
             (ALERTS,),
             ("localhost",) if plan.alerts is None else (),
-            (f"alertmanager.yml:{ALERTS}",),
+            credentials=(f"alertmanager.yml:{ALERTS}",),
         ),
-        Daemon(
-            NODE_EXPORTER,
-            (
-                "/usr/bin/prometheus-node-exporter",
-                f"--web.listen-address={LOOPBACK}:{settings.node_exporter_port}",
-                f"--collector.textfile.directory={FIGURES}",
-            ),
-            (),
-            ("localhost",),
-        ),
+        node_exporter,
     )
 
 
-def directories() -> tuple[WantedDirectory, ...]:
+def keeps(plan: Plan) -> bool:
+    """Whether this host has a Prometheus."""
+    return bool(plan.watching and plan.watching.watched)
+
+
+def packages(plan: Plan) -> list[str]:
+    return [daemon.unit.removesuffix(".service") for daemon in daemons(plan)]
+
+
+def directories(plan: Plan) -> tuple[WantedDirectory, ...]:
     return (
         WantedDirectory(MONITORING),
         WantedDirectory(FIGURES),
-        *(WantedDirectory(drop_in(unit).rpartition("/")[0]) for unit in DAEMONS),
+        *(WantedDirectory(drop_in(daemon.unit).rpartition("/")[0]) for daemon in daemons(plan)),
     )
 
 
-def belongings() -> list[str]:
-    """Every file and folder of ours; what else lies beside the drop-ins is somebody's."""
-    units = [f"{UNITS}/{COLLECTOR}", timer_path()]
-    return [MONITORING, FIGURES, *units, *(drop_in(unit) for unit in DAEMONS)]
+def belongings(units: Sequence[str] = UNITS_OF_OURS) -> list[str]:
+    """Every file and folder of ours, or those of some units; what else lies beside the drop-ins is somebody's."""
+    of_unit = {
+        **{unit: [drop_in(unit), filter_of(unit)] for unit in DAEMONS},
+        TIMER: [f"{UNITS}/{COLLECTOR}", f"{UNITS}/{TIMER}", FIGURES, MONITORING],
+        FORWARDER: [f"{UNITS}/{FORWARDER}", FORWARDS],
+    }
+    return [path for unit in units for path in of_unit[unit]]
 
 
-def _watched(plan: Plan) -> Watched:
-    return Watched(plan.host, plan.settings)
+def not_here(plan: Plan) -> tuple[str, ...]:
+    """Units that a host with another part in the watching may still have."""
+    wanted = {daemon.unit for daemon in daemons(plan)} | {TIMER} | ({FORWARDER} if not keeps(plan) else set())
+    return tuple(unit for unit in UNITS_OF_OURS if unit not in wanted)
 
 
 def targets(plan: Plan) -> WantedFile:
     """Whom Prometheus asks; it reads this again by itself when it changes."""
-    watched = _watched(plan)
     found = [
         {
-            "targets": [source.address],
+            "targets": [at(watched.address, watched.settings.figures_port) if watched.address else source.address],
             "labels": {
                 "job": source.job, "instance": source.name, **({"role": source.role} if source.role else {}),
                 "host": watched.host, "service": watched.service,
+                **({"__metrics_path__": f"/{source.name}"} if watched.address else {}),
             },
         }
+        for watched in (plan.watching.watched if plan.watching else ())
         for source in watched.sources
     ]  # fmt: skip
     return WantedFile(TARGETS, to_json(found))
+
+
+def forwards(plan: Plan) -> WantedFile:
+    """What pd-metrics serves to the Prometheus of another host: figures, and nothing else of a server."""
+    assert plan.watching
+    own = Watched(plan.watching.address, plan.settings)
+    config = {
+        "address": plan.watching.address,
+        "port": plan.settings.figures_port,
+        "sources": {f"/{source.name}": f"http://{source.address}/metrics" for source in own.sources},
+    }
+    return WantedFile(FORWARDS, to_json(config), gist="figures for the Prometheus of another host")
 
 
 def alertmanager(plan: Plan) -> WantedFile:
@@ -176,8 +217,10 @@ def figures(plan: Plan) -> WantedFile:
 
 
 def check_words(plan: Plan) -> list[str]:
-    """pd-metrics' command line: does Prometheus see everything?"""
-    return [f"{plan.paths.bin}/pd-metrics", "check", "--prometheus", prometheus(plan.settings)]
+    """pd-metrics' command line: does Prometheus see everything of this host?"""
+    assert plan.watching
+    name = plan.watching.watched[0].host
+    return [f"{plan.paths.bin}/pd-metrics", "check", "--prometheus", prometheus(plan.settings), "--host", name]
 
 
 def prometheus(settings: Settings) -> str:
@@ -203,10 +246,10 @@ def why_restart(found: Found, written: bool) -> str:
     return "restarts, its files were changed" if written or found.stale or found.newest > found.since else ""
 
 
-def read(sections: Mapping[str, Answer]) -> dict[str, Found]:
+def read(sections: Mapping[str, Answer], units: Iterable[str]) -> dict[str, Found]:
     """From the fact Monitoring, by unit. Raises PlanError for a cut answer."""
     found = {}
-    for unit in (*DAEMONS, TIMER):
+    for unit in units:
         if unit not in sections:
             raise PlanError(f"systemd's answer is cut short: it holds no {unit!r}; run again")
         said = dict(line.partition("=")[::2] for line in sections[unit].text.splitlines())

@@ -251,6 +251,7 @@ class Settings(BaseModel):
     alertmanager_port: Port
     alertmanager_config: Annotated[str, Field(min_length=1)] | None
     node_exporter_port: Port
+    figures_port: Port
 
     report_dir: Annotated[str, Field(min_length=1)] | None
     full_diff: bool
@@ -301,7 +302,8 @@ class Settings(BaseModel):
     @property
     def monitoring_ports(self) -> dict[str, int]:
         """Setting -> TCP port of what watches the service; {} where nothing does."""
-        names = ("prometheus_port", "alertmanager_port", "node_exporter_port") if self.monitoring else ()
+        every = ("prometheus_port", "alertmanager_port", "node_exporter_port", "figures_port")
+        names = every if self.monitoring else ()
         return {name: getattr(self, name) for name in names}
 
 
