@@ -25,7 +25,7 @@ PROVED = {"sglang_pd_proof_kv_gigabytes_per_second", "sglang_pd_proof_time_secon
 # Counters that a server or router makes at its first failure.
 AT_FAILURE = {
     "smg_worker_retries_exhausted_total", "sglang:num_transfer_failed_reqs_total", "sglang:num_bootstrap_failed_reqs_total",
-    "smg_worker_retries_total", "sglang:num_aborted_requests_total",
+    "smg_worker_retries_total", "smg_worker_errors_total", "sglang:num_aborted_requests_total",
 }  # fmt: skip
 
 
