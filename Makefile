@@ -56,7 +56,7 @@ else
 endif
 
 test-fleet: $(SUITE) packages ## several hosts that serve together, and what happens to them with people on it; HOSTS=2, 3 or 4
-	@FLEET=1 HOSTS=$(or $(HOSTS),4) $(VENV)/bin/python -m pytest -s tests/node/test_fleet.py
+	@FLEET=1 HOSTS=$(or $(HOSTS),4) $(VENV)/bin/python -m pytest -s tests/node/test_fleet.py tests/node/test_fleet_members.py
 
 test-kernels: $(KERNELS) ## test the GPU kernels alone, in Triton's interpreter and compiled for sm_120; no GPU needed
 	@.venv-kernels/bin/python -m pytest tests/kernels -W ignore::DeprecationWarning

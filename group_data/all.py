@@ -56,8 +56,8 @@ service = "main"  # hosts with roles and the same name here serve together; an i
 # address. Needed as soon as a service has a second host: servers listen there then, and ask for no key. systemd lets in
 # the hosts of the service alone; peer_networks is not needed for them.
 service_address = None
-# Servers of the role, of all hosts together, that must be ready before the router of several hosts starts; None = 1.
-# One host alone always waits for all of its own.
+# Servers of the role, of all hosts together, that must be ready before the router of several hosts starts, and be left
+# where a run goes on without a host that fails; None = 1. One host alone always waits for all of its own.
 minimum_prefill = None
 minimum_decode = None
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from pyinfra import host, logger
+from pyinfra.context import ctx_host
 
 from tasks.facts.existing import ExistingEnvironment
 from tasks.facts.hardware import Hardware as HardwareFact
@@ -149,6 +150,15 @@ def _examined() -> Seen:
     possible = (*offered, held_on.release.manifest) if held_on else offered
 
     now = time.time()
+    answers, system = _looked_at(wanted, paths, possible)
+    return Seen(
+        wanted, offered, stated, paths, releases, held_on, api_key, before, tls, alerts, now, answers, system,
+        together.others, together.watching, ruled=ruled,
+    )  # fmt: skip
+
+
+def _looked_at(wanted: Settings, paths: Paths, possible: Sequence[Manifest]) -> tuple[Mapping[str, Answer], System]:
+    """What the host says of its system and cards. possible: releases that it may get."""
     of_system: Mapping[str, Answer] = host.get_fact(
         SystemFact,
         user=wanted.service_user,
@@ -161,11 +171,7 @@ def _examined() -> Seen:
     with named("host/system/readable"):
         system = reading.read_system(of_system)
     of_cards: Mapping[str, Answer] = host.get_fact(HardwareFact)
-    answers = {**of_system, **of_cards}
-    return Seen(
-        wanted, offered, stated, paths, releases, held_on, api_key, before, tls, alerts, now, answers, system,
-        together.others, together.watching, ruled=ruled,
-    )  # fmt: skip
+    return {**of_system, **of_cards}, system
 
 
 def _key(wanted: Settings, setting: str) -> str | None:
@@ -206,17 +212,29 @@ def _asked_for(seen: Seen) -> Manifest:
     """The release that the settings ask for, chosen by what the host can run where they leave it open."""
     if seen.settings.release != choice.AUTO:
         return seen.offered[0]
-    if not seen.settings.serves:
-        raise PlanError(
-            'setting release = "auto" chooses by the GPUs, and this host runs the router alone: name a release'
-        )
-    hardware = _hardware(seen)
-    with named(choice.CHECK):
-        chosen = choice.choose(seen.offered, hardware, seen.system, seen.settings)
+    chosen = _chosen(seen) if seen.settings.serves else _chosen_elsewhere(seen)
     logger.info(f"{host.print_prefix}{chosen.reason}")
     router = catalogue.router_arguments(chosen.manifest, seen.settings.router)
     rules.check_router(seen.settings, chosen.manifest, router)
     return chosen.manifest
+
+
+def _chosen(seen: Seen) -> choice.Choice:
+    hardware = _hardware(seen)
+    with named(choice.CHECK):
+        return choice.choose(seen.offered, hardware, seen.system, seen.settings)
+
+
+def _chosen_elsewhere(seen: Seen) -> choice.Choice:
+    """For a host with the router alone: by the GPUs of a host that it routes to."""
+    other, wanted = fleet.server()
+    with ctx_host.use(other):
+        answers, system = _looked_at(wanted, seen.paths, seen.offered)
+    try:
+        chosen = choice.choose(seen.offered, reading.read_hardware(answers), system, wanted)
+    except PlanError as fault:
+        raise PlanError(*(f"{other.name}: {line}" for line in fault.lines)) from None
+    return replace(chosen, reason=f"{chosen.reason}, asked of {other.name}")
 
 
 def _model(seen: Seen, manifest: Manifest) -> Model:

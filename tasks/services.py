@@ -8,7 +8,7 @@ from pyinfra.api import deploy
 from tasks.facts.history import Text
 from tasks.facts.paths import Paths
 from tasks.facts.units import Units
-from tasks.operations import files, services
+from tasks.operations import files, routes, services
 from tasks.plan.files import compare
 from tasks.plan.fleet.rollout import found as of_server
 from tasks.plan.plan import Plan
@@ -70,6 +70,8 @@ def bring_up(plan: Plan) -> None:
         )
     files.absent(name="No longer stopped by hand", path=STOPPED, found=on_disk[STOPPED])
     barrier("workers")
+    if plan.router and rollout:  # some may have failed meanwhile, and gone back to KV of before
+        routes.written(name="Router sends nothing to what was left out", plan=plan)
     services.running(
         name="Running: router" if plan.router else "Running: no router here",
         plan=plan,

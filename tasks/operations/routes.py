@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from pyinfra.api import Host, State, StringCommand
+from pyinfra import host
+from pyinfra.api import Host, State, StringCommand, operation
 from pyinfra.connectors.util import CommandOutput
 
+from tasks.facts import paths
+from tasks.operations import files
+from tasks.operations.passed import before_changes
 from tasks.operations.progress import run_and_log, say
 from tasks.operations.upload import sent
 from tasks.plan.errors import PlanError
+from tasks.plan.files import FoundPath, as_wanted
 from tasks.plan.phases.passed import arming
-from tasks.plan.phases.routing import listed, shortened
+from tasks.plan.phases.routing import listed, shortened, workers_file
+from tasks.plan.plan import Plan
 from tasks.plan.service.paths import Paths
+from tasks.support import fleet
 from tasks.support.connection import way
 
 FOLLOWS = 30  # seconds in which a router follows its file, at which it looks every 2 s
@@ -154,3 +161,21 @@ def _leave(host: Host, away: Away, router: Router, text: str, count: int | None)
 
 def _tell(host: Host, router: Router, fault: str) -> None:
     say(host, f"{router.host.name}, {router.paths.workers}: {fault[-240:]}", "yellow")
+
+
+@operation()
+def written(plan: Plan, found: FoundPath | None = None, first: str = "") -> Generator[StringCommand, None, None]:
+    """The file that this host's router reads, without servers of hosts that failed and do not serve the same.
+
+    found: None once it was written, to look again. first: a command that comes before the change.
+    """
+    gone = fleet.gone(plan)
+    wanted = workers_file(plan, gone)
+    assert wanted is not None
+    if found is None:
+        if not gone:
+            host.noop("no server is left out")
+            return
+        found = host.get_fact(paths.Paths, paths=[wanted.path])[wanted.path]
+    first = first or before_changes(plan, not as_wanted(wanted, found))
+    yield from files.file._inner(wanted=wanted, found=found, first=first)

@@ -12,7 +12,7 @@ from tasks.facts.answers import Answers
 from tasks.operations.passed import taken_back
 from tasks.operations.progress import asked, say
 from tasks.plan.plan import Plan
-from tasks.support import summary
+from tasks.support import fleet, summary
 
 
 @operation()
@@ -28,7 +28,8 @@ def answers(
     if not state.is_executing:
         host.noop("asked once the service runs")
         return
-    lines = _wrong(host.get_fact(Answers, tool=tool, config=config, answered=answered, depends=depends))
+    with fleet.asking(plan):
+        lines = _wrong(host.get_fact(Answers, tool=tool, config=config, answered=answered, depends=depends))
     if not lines:
         host.noop("every answer is right")
         return

@@ -78,7 +78,7 @@ class Plan:
         if self.settings.place.alone:
             return {}
         found = {role: tuple(one for one in self.served if one.role == role) for role in PARTS if role != ROUTER}
-        return {role: (self.settings.minimum(role, len(servers)), servers) for role, servers in found.items()}
+        return {role: (self.settings.minimum(role), servers) for role, servers in found.items()}
 
     @property
     def release_directory(self) -> str:

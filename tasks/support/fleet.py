@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from threading import Lock
+from typing import Any
 
 from pyinfra import host, logger, state
-from pyinfra.api import Host
+from pyinfra.api import Host, State
 from pyinfra.context import ctx_host
 
-from tasks.facts.network import Addresses, Healthy
+from tasks.facts.network import Addresses, Healthy, Told
 from tasks.plan.errors import PlanError
 from tasks.plan.fleet import agreement, members, rollout, watching
 from tasks.plan.fleet.members import Inventoried, Member
@@ -23,7 +26,7 @@ from tasks.plan.settings import settings
 from tasks.plan.settings.place import LOOPBACK_INTERFACE, ROUTER
 from tasks.plan.settings.roles import is_loopback
 from tasks.plan.settings.settings import Settings
-from tasks.support import connection
+from tasks.support import connection, summary
 from tasks.support.dry import is_dry
 
 
@@ -56,7 +59,13 @@ def _of(name: str) -> Together:
 
 def _inventory() -> list[Inventoried]:
     return [
-        Inventoried(one.name, tuple(one.groups), one.data.dict(), state.is_host_in_limit(one))
+        Inventoried(
+            one.name,
+            tuple(one.groups),
+            one.data.dict(),
+            taken=state.is_host_in_limit(one) and one in state.activated_hosts,
+            limited=not state.is_host_in_limit(one),
+        )
         for one in state.inventory
     ]
 
@@ -136,7 +145,74 @@ def _known() -> dict[str, Member | PlanError]:
     global _members
     if _members is None:
         _members = members.members(_inventory())
+        for one in _members.values():
+            if isinstance(one, Member):
+                summary.routed(one.host, members.routers(_members.values(), one.service))
     return _members
+
+
+def goes_on(state: State) -> bool:
+    """Whether a run goes on with the hosts that have not failed. A service goes on where it has enough without them,
+    else the rest of it ends too; of hosts that serve alone, any that fails ends the run for all.
+    """
+    every = _known()
+    without: dict[str, set[str]] = {}  # by service
+    for one in state.failed_hosts:
+        member = every.get(one.name)
+        if not isinstance(member, Member):
+            return False
+        without.setdefault(member.service, set()).add(one.name)
+    for service, failed in without.items():
+        rest = [
+            state.inventory.get_host(name)
+            for name, member in every.items()
+            if isinstance(member, Member) and member.service == service and name not in failed
+        ]
+        active = [one for one in rest if one in state.active_hosts]
+        made = _services.get(service)  # not before the hosts are examined: then they are refused, with the reason
+        if isinstance(made, dict) and active:
+            lines = agreement.lacking(service, {name: one.settings for name, one in made.items()}, failed)
+            for one in active if lines else ():
+                for line in lines:
+                    summary.fault(one, line)
+                state.failed_hosts.add(one)
+                state.active_hosts.discard(one)
+            told = lines or [_goes_on_without(service, failed)]
+            for line in told if told != _told.get(service) else ():
+                logger.warning(line)
+            _told[service] = told
+    return bool(state.active_hosts)
+
+
+def _goes_on_without(service: str, failed: Iterable[str]) -> str:
+    return f"service {service!r} goes on without {' and '.join(sorted(failed))}"
+
+
+def gone(plan: Plan) -> frozenset[str]:
+    """URLs of servers that get no requests: their hosts have failed, and they do not tell that they serve the same."""
+    failed = {one.name for one in state.failed_hosts}
+    asked = {server.url for server in plan.others if server.host in failed}
+    if not asked:
+        return frozenset()
+    told = host.get_fact(Told, urls=[f"{url}/server_info" for url in sorted(asked)])
+    answered = {url: told.get(f"{url}/server_info") for url in asked}
+    same = {url for url, said in answered.items() if said and not agreement.serves_otherwise(plan, said)}
+    for url in sorted(asked - same):
+        logger.warning(f"{host.print_prefix}{url} does not tell that it serves the same: it gets no requests")
+    return frozenset(asked - same)
+
+
+def server() -> tuple[Host, Settings]:
+    """A host of this run that has a server of this host's service. Raises PlanError where --limit leaves out all."""
+    member = (_members or {}).get(host.name)
+    made = _services.get(member.service) if isinstance(member, Member) else None
+    for name, other in made.items() if isinstance(made, dict) else ():
+        found = state.inventory.get_host(name)
+        if other.settings.serves and found in state.active_hosts:
+            return found, other.settings
+    raise PlanError(
+        'setting release = "auto" chooses by the GPUs of a host with a server, and this run has none: name a release'
+    )
 
 
 class Rollout:
@@ -147,6 +223,7 @@ class Rollout:
         self.found: list[Found] = []
         self.turn = Lock()  # one server at a time
         self.halted = ""  # why no more server is restarted
+        self.asking = Lock()  # through one router at a time: the counters of the servers tell who answered
 
     @property
     def at_once(self) -> str | None:
@@ -156,13 +233,20 @@ class Rollout:
 
     @property
     def routers(self) -> list[tuple[Host, Plan]]:
-        """Hosts of this run that have a router."""
-        return [(state.inventory.get_host(one), plan) for one, plan in self.plans.items() if plan.router]
+        """Hosts of this run that have a router and have not failed."""
+        every = [(state.inventory.get_host(one), plan) for one, plan in self.plans.items() if plan.router]
+        return [(one, plan) for one, plan in every if one not in state.failed_hosts]
 
 
 def rolls(plan: Plan) -> Rollout | None:
     """Of this host's service; None where it serves alone."""
     return None if plan.settings.place.alone else _rollouts[plan.settings.service]
+
+
+def asking(plan: Plan) -> AbstractContextManager[object]:
+    """While the questions are asked through a router, no other router of its service is asked."""
+    rollout = rolls(plan)
+    return rollout.asking if rollout else nullcontext()
 
 
 def agrees(plan: Plan) -> None:
@@ -175,12 +259,38 @@ def agrees(plan: Plan) -> None:
         plans[host.name] = plan
         one, first = next(iter(plans.items()))
     agreement.settled(one, first, host.name, plan)
+    _limits_agree(member.service, plan)
+
+
+def _limits_agree(service: str, plan: Plan) -> None:
+    """Servers that --limit leaves out go on with what they serve: it must be the same. Raises PlanError."""
+    lines = [
+        f"--limit leaves out {server.host}, and its {server.role} serves another thing: {'; '.join(differs)}; "
+        "run without --limit"
+        for server, told in _left_out.get(service, ())
+        if (differs := agreement.serves_otherwise(plan, told))
+    ]
+    if lines and not is_dry():
+        raise PlanError(*lines)
+    for line in lines:
+        logger.warning(f"{host.print_prefix}{line}")
 
 
 def _service(name: str, every: dict[str, Member | PlanError]) -> dict[str, Together]:
     found = members.together(members.known(every), name)
+    if separately and len(found) > 1:
+        raise PlanError(
+            f"{separately}: hosts that serve together wait for each other in each phase, and with it they would not: "
+            "run without it"
+        )
     data = {member.host: _data(member.host) for member in found}
     made = joined(found, data, _reached(found) if len(found) > 1 else {})
+    lost = [member.host for member in found if not (member.taken or member.limited)]
+    lines = agreement.lacking(name, {one: of.settings for one, of in made.items()}, lost) if lost else []
+    if lines:
+        raise PlanError(*lines)
+    if lost:
+        logger.warning(_goes_on_without(name, lost))
     _limited(found, {host: servers(host, one.settings) for host, one in made.items()})
     return made
 
@@ -217,20 +327,26 @@ def _addresses(member: Member) -> dict[str, list[str]] | PlanError:
 
 def _limited(found: tuple[Member, ...], running: dict[str, tuple[Remote, ...]]) -> None:
     """What --limit leaves out must serve already; a dry run, such as that of drift, tells of it. Raises PlanError."""
-    urls = {member.host: [f"{one.url}/health" for one in running[member.host]] for member in found if not member.taken}
-    if not urls:
+    service = found[0].service
+    out = {member.host: running[member.host] for member in found if member.limited}
+    if not out:
         return
+    urls = {name: [f"{one.url}/health" for one in servers] for name, servers in out.items()}
     asked = [url for of_host in urls.values() for url in of_host]
-    health = host.get_fact(Healthy, urls=asked) if asked else {}
-    lines = members.left_out(found, health, urls)
+    lines = members.left_out(found, host.get_fact(Healthy, urls=asked) if asked else {}, urls)
     if lines and not is_dry():
         raise PlanError(*lines)
     for line in lines:
-        logger.warning(f"service {found[0].service}: {line}")
-    logger.warning(f"service {found[0].service}: {members.told_of_limit(found)}")
+        logger.warning(f"service {service}: {line}")
+    told = host.get_fact(Told, urls=[url.replace("/health", "/server_info") for url in asked]) if asked else {}
+    _left_out[service] = [(one, told.get(f"{one.url}/server_info", {})) for servers in out.values() for one in servers]
+    logger.warning(f"service {service}: {members.told_of_limit(found)}")
 
 
+separately = ""  # the option of pyinfra's with which hosts do not wait for each other, where the run has it
 _looking = Lock()
 _members: dict[str, Member | PlanError] | None = None
 _services: dict[str, dict[str, Together] | PlanError] = {}
 _rollouts: dict[str, Rollout] = {}
+_left_out: dict[str, list[tuple[Remote, dict[str, Any]]]] = {}  # by service: what servers told that --limit leaves out
+_told: dict[str, list[str]] = {}  # by service: what was said last of hosts that failed

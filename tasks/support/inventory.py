@@ -11,14 +11,15 @@ from traceback import extract_tb
 from typing import Any
 
 import click
+from pyinfra.api import State
 from pyinfra.api.exceptions import PyinfraError
 from pyinfra.context import ctx_state
 
 from tasks.plan.errors import one_line
-from tasks.plan.settings.place import PARTS
-from tasks.support import interrupt, summary
+from tasks.support import fleet, interrupt, summary
 from tasks.support.catalogue import ROOT
 
+_SEPARATELY = ("serial", "no_wait")  # options of pyinfra's with which hosts do not wait for each other
 Host = str | tuple[str, dict[str, Any]]
 
 
@@ -49,15 +50,17 @@ def groups(hosts: Sequence[Host], group_data: bool = True, **more: Sequence[Host
     found |= {name: [host] for name, host in once.items()}
     parameters = _command_line()
     inventory = Path(parameters.get("inventory") or "inventory.py")
-    if [*(parameters.get("operations") or ())] == ["deploy.py"]:
+    is_deploy = [*(parameters.get("operations") or ())] == ["deploy.py"]
+    if is_deploy:
         summary.expect()
-        if any(part in found for part in PARTS):
-            _check_side_by_side(parameters)
+        fleet.separately = next((f"--{name.replace('_', '-')}" for name in _SEPARATELY if parameters.get(name)), "")
     known = [*found, "all", "hosts", inventory.stem]  # pyinfra makes groups of the file's name and its variables
     _check_limit(parameters.get("limit") or (), names, known)
     for folder in dict.fromkeys(place.resolve() for place in (Path(), inventory.parent) if group_data):
         _check_group_data(folder / "group_data", known)
     _without_a_terminal(parameters)
+    if is_deploy and ctx_state.isset():
+        _left_out(ctx_state.get())
     return found
 
 
@@ -92,15 +95,6 @@ def _check_folder() -> None:
 def _command_line() -> dict[str, Any]:
     context = click.get_current_context(silent=True)
     return dict(context.params) if context else {}
-
-
-def _check_side_by_side(parameters: dict[str, Any]) -> None:
-    for name in ("serial", "no_wait"):
-        if parameters.get(name):
-            raise PyinfraError(
-                f"--{name.replace('_', '-')}: hosts that serve together wait for each other in each phase, and with it "
-                "they would not: run without it"
-            )
 
 
 def _check_limit(patterns: Sequence[str], names: Sequence[str], known: Sequence[str]) -> None:
@@ -151,3 +145,9 @@ def _without_a_terminal(parameters: dict[str, Any]) -> None:
         raise PyinfraError("no terminal to ask for a go-ahead: add -y, or --dry for a look")
     if ctx_state.isset():
         ctx_state.get().should_raise_failed_hosts = lambda _: True  # a failed host ends the run
+
+
+def _left_out(state: State) -> None:
+    """Hosts that fail are left out where what they serve goes on without them; else the run ends, or pyinfra asks."""
+    ask = state.should_raise_failed_hosts
+    state.should_raise_failed_hosts = lambda state: not fleet.goes_on(state) and (ask is None or ask(state))

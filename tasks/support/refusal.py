@@ -38,7 +38,7 @@ def in_one_line() -> Iterator[None]:
         for line in error.lines:
             logger.error(f"{host.print_prefix}{format_text('refused:', 'red', bold=True)} {line}")
         try:
-            state.fail_hosts({host})
+            state.fail_hosts({state.inventory.get_host(host.name)})  # not what stands for whichever host is at work
         except PyinfraError:
             names = ", ".join(sorted(one.name for one in state.failed_hosts))
             raise RunEnds(f"Refused: {names}, for the reasons above; nothing has changed on any host.") from None

@@ -49,6 +49,11 @@ def planned(host: Host, plan: Plan) -> None:
     _run.plans[host.name] = plan
 
 
+def routed(host: str, routers: Sequence[str]) -> None:
+    """A run for this host needs those of its routers too."""
+    _run.routers[host] = tuple(routers)
+
+
 def refused(host: Host, lines: Sequence[str]) -> None:
     _run.refusals[host.name] = tuple(lines)
 
@@ -102,6 +107,7 @@ class _Run(BaseStateCallback):
         self.is_expected = False
         self.looked: dict[str, float] = {}  # seconds
         self.plans: dict[str, Plan] = {}
+        self.routers: dict[str, tuple[str, ...]] = {}  # hosts that have one of its service
         self.refusals: dict[str, tuple[str, ...]] = {}
         self.faults: dict[str, list[str]] = {}
         self.restarts: dict[bool, dict[str, dict[str, str]]] = {False: {}, True: {}}  # planned, and done
@@ -139,7 +145,7 @@ class _Run(BaseStateCallback):
 
     def host_disconnect(self, state: State, host: Host) -> None:  # type: ignore[override]
         if self._ending(state, host) is Ending.WELL and host.name in self.plans:
-            self.served[host.name] = Service.of(self.plans[host.name])
+            self.served[host.name] = Service.of(self.plans[host.name], {one.name for one in state.failed_hosts})
             return
         try:
             with ctx_host.use(host):
@@ -184,6 +190,7 @@ class _Run(BaseStateCallback):
             reasons=self.refusals.get(name) or tuple(self.faults.get(name, ())),
             changed=tuple(_changed(host)),
             operations=len(state.ops[host]),
+            routers=self.routers.get(name, ()),
             is_taken_back=name in self.back,
             is_compared=ending is not Ending.DRY or state.check_for_changes,
             restarts=self.restarts[ending is not Ending.DRY].get(name, {}),
@@ -204,7 +211,9 @@ class _Run(BaseStateCallback):
             return Ending.DRY
         if host.name not in self.at:
             return Ending.UNBEGUN
-        return Ending.WELL if state.current_stage is StateStage.Disconnect else Ending.UNFINISHED
+        if host in state.failed_hosts or state.current_stage is not StateStage.Disconnect:
+            return Ending.UNFINISHED
+        return Ending.WELL
 
     def _ended(self, host: Host) -> None:
         took = time.monotonic() - self._began.get(host.name, time.monotonic())

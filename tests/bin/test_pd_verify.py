@@ -585,10 +585,60 @@ def test_counters_without_a_name_are_not_read(config: Config, service: Service) 
 
 def test_the_counters_of_several_workers_are_added(config: Config, service: Service) -> None:
     url = f"{service.site.url}/metrics"
-    config.content["metrics"] = {"prefill": [url, url], "decode": url}
+    config.content["metrics"] = {"prefill": [url, f"{url}/another"], "decode": url}
+    service.site.answers["/metrics/another"] = service.metrics
     code, outcome = config.run()
     assert code == 0
     assert outcome["metrics"]["prefill"]["before"] == 214
+
+
+def test_of_several_hosts_a_worker_may_be_down(service: Service, config: Config) -> None:
+    config.content["metrics"]["decode"] = [
+        f"http://127.0.0.1:{closed_port()}/metrics", f"{service.site.url}/metrics"
+    ]  # fmt: skip
+    code, outcome = config.run()
+    assert code == 3 and outcome["reason"].startswith("metrics of decode: cannot connect")
+    config.content["least"] = {"prefill": 1, "decode": 1}
+    assert config.run()[0] == 0
+    config.content["least"] = {"prefill": 1, "decode": 2}
+    assert config.run()[0] == 3
+
+
+def test_of_several_hosts_every_worker_is_asked_until_it_has_answered(service: Service, config: Config) -> None:
+    """The first of two gets every question, until enough of them differ."""
+    other = {"count": 3}
+
+    def of_other(request: BaseHTTPRequestHandler) -> None:
+        other["count"] = 3 + (len({asked["messages"][0]["content"] for asked in service.seen}) > 6)
+        answer(200, f"sglang:transfers_total {other['count']}")(request)
+
+    def unlike(request: BaseHTTPRequestHandler, asked: dict[str, Any]) -> bool:
+        service.answers.setdefault(asked["messages"][0]["content"], "whatever")
+        return False
+
+    service.respond = unlike
+    service.site.answers["/other"] = of_other
+    config.content["metrics"]["decode"] = [f"{service.site.url}/metrics", f"{service.site.url}/other"]
+    code, outcome = config.run()
+    assert (code, outcome["requests"], other["count"]) == (0, 9, 3), "nobody looks without `least`"
+    config.content["least"] = {"prefill": 1, "decode": 1}
+    code, outcome = config.run()
+    assert (code, other["count"]) == (0, 4)
+    assert outcome["requests"] > 9
+
+
+def test_a_worker_that_gets_no_request_is_told(
+    monkeypatch: pytest.MonkeyPatch, service: Service, config: Config
+) -> None:
+    service.respond = lambda request, asked: (
+        bool(service.answers.setdefault(asked["messages"][0]["content"], "so")) and False
+    )
+    service.site.answers["/other"] = answer(200, "sglang:transfers_total 3")
+    config.content["metrics"]["decode"] = [f"{service.site.url}/metrics", f"{service.site.url}/other"]
+    config.content["least"] = {"prefill": 1, "decode": 1}
+    monkeypatch.setattr(verify, "SPREAD_S", 0.5)
+    with pytest.raises(verify.Fault, match=r"none is by decode at 127\.0\.0\.1:\d+: the router sends nothing there"):
+        verify.verify(verify.config_of(config.write()), verify.Outcome())
 
 
 def test_metrics_that_cannot_be_read(config: Config) -> None:

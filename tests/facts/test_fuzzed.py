@@ -294,6 +294,12 @@ def printed(told: Mapping[str, Answer]) -> str:
     )
 
 
+def answered(url: str, body: str) -> str:
+    """An answer to GET, as a host tells it."""
+    whole = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n{body}"
+    return f"{url} {base64.b64encode(whole.encode()).decode()}\n{url}/nothing "
+
+
 ADDRESSES = (
     "1: lo    inet 127.0.0.1/8 scope host lo\\       valid_lft forever preferred_lft forever\n"
     "2: eth1@if7    inet 10.1.0.1/24 brd 10.1.0.255 scope global eth1\\       valid_lft forever\n"
@@ -332,7 +338,8 @@ FACTS: dict[str, tuple[FactBase[Any], str]] = {
     "text": (history.Text(), "some text"),
     "in use": (history.InUse(), "/opt/x"),
     "addresses": (network.Addresses(), ADDRESSES),
-    "healthy": (network.Healthy(), "http://10.1.0.2:30001/health 200\nhttp://[fd00::2]:30000/health "),
+    "healthy": (network.Healthy(), answered("http://10.1.0.2:30001/health", "")),
+    "told": (network.Told(), answered("http://[fd00::2]:30001/server_info", json.dumps({"version": "0.5.23"}))),
     "serving": (serving.Serving(), SERVING),
     "logs": (logs.Logs(), "sglang-pd-decode.service: CUDA out of memory: smaller mem_fraction"),
     "bundle": (bundle.Bundle(), printed(HOST)),
@@ -344,7 +351,9 @@ def test_every_fact_is_here() -> None:
         return {kind, *(one for each in kind.__subclasses__() for one in below(each))}
 
     every = {
-        kind for kind in below(FactBase) if kind.__module__.startswith("tasks.facts.") and kind.__name__ != "Sections"
+        kind
+        for kind in below(FactBase)
+        if kind.__module__.startswith("tasks.facts.") and kind.__name__ not in ("Sections", "_Asked")
     }
     assert {kind.__name__ for kind in every} == {type(fact).__name__ for fact, _ in FACTS.values()}
 

@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.node.node import REPOSITORY, Node
+from tests.node.node import REPOSITORY, STORE, Node
+from tests.node.process import remove_tree
 from tests.node.together import ALONE, Service
 
 INVENTORY = ALONE
@@ -110,3 +112,19 @@ def broken_off(
             break
     process.communicate()
     return process.returncode
+
+
+@contextmanager
+def built_once() -> Iterator[str]:
+    """Name of a disk with the release on it, for several nodes to begin with: Node.up() takes it."""
+    builder, kept = Node(f"builder-{os.getpid()}"), f"built-{os.getpid()}"
+    try:
+        builder.up()
+        built = deploy(builder, "-y", operations="tests/node/install.py", router="smg")
+        assert built.status == 0, built.output
+        builder.keep(kept)
+        yield kept
+    finally:
+        builder.down()
+        if (STORE / kept).exists():
+            remove_tree(STORE / kept)

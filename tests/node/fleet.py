@@ -1,7 +1,8 @@
 """An inventory of several nodes: those that NODES names, each under its own name.
 
 PREFILL, DECODE and ROUTER name those of them that serve together, each with what it plays. KEEPER names the one with
-the Prometheus of all those that WATCHED names.
+the Prometheus of all those that WATCHED names. WIRED: they reach each other over a wire of their own, not where ssh
+reaches them.
 """
 
 import os
@@ -35,7 +36,11 @@ hosts = [
             "ssh_known_hosts_file": str(node.known_hosts),
             **of_node(),
             **({"monitoring": node.name in _watched} if _keeping else {}),
-            **({"service_address": node.address} if any(node.name in names for names in _playing.values()) else {}),
+            **(
+                {"service_address": node.network.address6 if "WIRED" in os.environ else node.address}
+                if any(node.name in names for names in _playing.values())
+                else {}
+            ),
         },
     )
     for node in _nodes

@@ -14,6 +14,8 @@ from tests.node.process import NodeError, command, locked
 NAMESPACES = Path("/run/netns")
 FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 LINKS = "pd-node-"
+WIRE = "wire0"  # a second interface, as hosts have that serve together over a network of their own
+WIRES = ipaddress.IPv6Network("fd13:213::/64")
 FORWARD_MARK = "pd_node_forwarding"  # this nft table exists while ip_forward is 1 because a node set it
 
 
@@ -43,6 +45,11 @@ class Network:
     @property
     def address(self) -> str:
         return str(self.subnet[2])
+
+    @property
+    def address6(self) -> str:
+        """On the wire of a service, where there is one."""
+        return str(WIRES[self.number])
 
     @property
     def namespace(self) -> Path:
@@ -85,6 +92,16 @@ def set_up(network: Network) -> None:
         if FORWARD.read_text().strip() == "0":
             command("nft", "add", "table", "ip", FORWARD_MARK)
             FORWARD.write_text("1")
+
+
+def wire(one: Network, other: Network) -> None:
+    """A network of IPv6 alone between two nodes that are up; it goes with either of them."""
+    with _machine_lock():
+        ends = ["name", WIRE, "netns", one.link, "type", "veth", "peer", "name", WIRE, "netns", other.link]
+        command("ip", "link", "add", *ends)
+        for network in (one, other):
+            lines = f"address add {network.address6}/{WIRES.prefixlen} dev {WIRE} nodad\nlink set {WIRE} up\n"
+            command("ip", "-netns", network.link, "-batch", "-", text=lines)
 
 
 def _masquerade(network: Network) -> str:

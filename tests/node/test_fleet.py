@@ -11,6 +11,7 @@ import shlex
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
@@ -18,9 +19,9 @@ import pytest
 from tasks.plan.service.paths import BOOT_ID, RESUME, UNITS
 from tests.node import together, watching
 from tests.node.asking import CONFIG, answer, out
-from tests.node.deploying import Result, broken_off, deploy, plain_user, provisioned, without_plain_user
-from tests.node.node import STORE, Node
-from tests.node.process import command, remove_tree
+from tests.node.deploying import Result, broken_off, built_once, deploy, plain_user, provisioned, without_plain_user
+from tests.node.node import Node
+from tests.node.process import command
 from tests.node.single import counters, grown, unwatched
 from tests.node.steady import Steady, steady
 from tests.node.test_take_back import FAILS
@@ -51,13 +52,9 @@ def grown_fleet() -> Iterator[Grown]:
     The release is built once: all begin with the disk of the host that built it.
     """
     made = together.service(f"fleet-{os.getpid()}", HOSTS)
-    builder, kept = Node(f"builder-{os.getpid()}"), f"built-{os.getpid()}"
-    try:
-        builder.up()
-        built = deploy(builder, "-y", operations="tests/node/install.py", router="smg")
-        assert built.status == 0, built.output
-        builder.keep(kept)
+    with built_once() as kept, ExitStack() as after:
         for node in made.nodes:
+            after.callback(node.down)
             node.up(kept)
         first = made if HOSTS == 2 else made.without(made.nodes[-1])
         provisioned(first)
@@ -68,11 +65,6 @@ def grown_fleet() -> Iterator[Grown]:
             client.answers_more()
         print(f"the last host joined in {time.time() - began:.0f} s: {client}")
         yield Grown(made, client)
-    finally:
-        for node in (builder, *made.nodes):
-            node.down()
-        if (STORE / kept).exists():
-            remove_tree(STORE / kept)
 
 
 @pytest.fixture

@@ -323,8 +323,7 @@ def catalogue_plan(
 
 # ---- several hosts
 
-REACHED = {"gpu-1": ("10.1.0.1", "eth1"), "gpu-2": ("10.1.0.2", "eth1"), "gpu-3": ("10.1.0.3", "eth1"),
-           "gw-1": ("10.1.0.9", "eth0")}  # fmt: skip
+REACHED = {f"gpu-{number}": (f"10.1.0.{number}", "eth1") for number in range(1, 8)} | {"gw-1": ("10.1.0.9", "eth0")}
 TWO_HOSTS: Mapping[str, tuple[str, ...]] = {"gpu-1": ("prefill", "router"), "gpu-2": ("decode",)}
 
 

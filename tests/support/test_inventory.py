@@ -195,11 +195,18 @@ def test_a_member_that_is_no_host(checkout: Checkout, group: str, written: str) 
 
 
 @pytest.mark.parametrize("option", ["--serial", "--no-wait"])
-def test_hosts_that_serve_together_do_not_run_one_after_the_other(checkout: Checkout, option: str) -> None:
+@pytest.mark.parametrize("said", ["in lists", "in settings"])
+def test_hosts_that_serve_together_do_not_run_one_after_the_other(checkout: Checkout, option: str, said: str) -> None:
     one, other = "@fake/gpu-1", "@fake/gpu-2"
-    checkout.hosts(one, other)
-    checkout.roles(prefill=[one], decode=[other], router=[one])
-    assert f"{option}: hosts that serve together wait for each other" in refused(checkout, "-y", option)
+    data: list[dict[str, object]] = [{"service_address": f"10.1.0.{number}"} for number in (1, 2)]
+    if said == "in lists":
+        checkout.roles(prefill=[one], decode=[other], router=[one])
+    else:
+        data[0]["roles"], data[1]["roles"] = ["prefill", "router"], ["decode"]
+    checkout.hosts((one, data[0]), (other, data[1]))
+    status, output = checkout.pyinfra("-y", option)
+    assert status != 0 and "Traceback" not in output
+    assert f"{option}: hosts that serve together wait for each other" in output
 
 
 @pytest.mark.parametrize("name", ["prefill", "decode", "router"])

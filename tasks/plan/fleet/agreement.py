@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from tasks.plan.errors import PlanError
+from tasks.plan.errors import PlanError, quoted
 from tasks.plan.fleet.members import Member
 from tasks.plan.plan import Plan
 from tasks.plan.settings.roles import PAIR
@@ -35,7 +35,7 @@ def settings(service: str, every: Mapping[str, Settings]) -> None:
 
 def releases(found: Sequence[Member], every: Mapping[str, Settings]) -> None:
     """Raises PlanError, one line, where --limit takes some servers to another release and keeps the rest."""
-    out = [one.host for one in found if not one.taken and not {*PAIR}.isdisjoint(one.roles)]
+    out = [one.host for one in found if one.limited and not {*PAIR}.isdisjoint(one.roles)]
     asked = {name for one in found if one.taken for name in ("rollback", "unpin") if getattr(every[one.host], name)}
     if out and asked:
         raise PlanError(
@@ -46,17 +46,59 @@ def releases(found: Sequence[Member], every: Mapping[str, Settings]) -> None:
 
 def minimums(every: Mapping[str, Settings]) -> None:
     """Raises PlanError with a line for each minimum that the service's servers can never reach."""
-    lines = []
-    for role in PAIR:
-        there = sum(one.roles[role].instances for one in every.values() if role in one.roles)
-        lines += [
-            f"{host}: setting minimum_{role} = {asked}, but the service has {there} {role}: its router would wait for "
-            "ever; lower it"
-            for host, one in every.items()
-            if (asked := {"prefill": one.minimum_prefill, "decode": one.minimum_decode}[role]) and asked > there
-        ]
+    lines = [
+        f"{host}: setting minimum_{role} = {asked}, but the service has {there} {role}: its router would wait for "
+        "ever; lower it"
+        for role in PAIR
+        for there in [_servers(every.values(), role)]
+        for host, one in every.items()
+        if (asked := one.minimum(role)) > there
+    ]
     if lines:
         raise PlanError(*lines)
+
+
+def lacking(service: str, every: Mapping[str, Settings], without: Collection[str]) -> list[str]:
+    """Why a service is left alone when a run does nothing on some of its hosts; [] where the others are enough.
+
+    every: by host. without: those that failed.
+    """
+    left = {host: settings for host, settings in every.items() if host not in without}
+    names = " and ".join(sorted(without))
+    lines = []
+    for role in PAIR:
+        needed = max((one.minimum(role) for one in every.values()), default=0)
+        there = _servers(left.values(), role)
+        if there < needed:
+            lines.append(
+                f"service {service!r} needs {needed} {role} (setting minimum_{role}); without {names} it has {there}"
+            )
+    if not any(one.routes for one in left.values()):
+        lines.append(f"service {service!r} has no router without {names}")
+    return lines
+
+
+def _servers(every: Iterable[Settings], role: str) -> int:
+    return sum(one.roles[role].instances for one in every if role in one.roles)
+
+
+def serves_otherwise(plan: Plan, told: Mapping[str, object]) -> list[str]:
+    """In what a server that this run leaves alone differs from the plan, a few words each.
+
+    told: as SGLang answers to /server_info. What it does not tell is not compared.
+    """
+    return [
+        f"{what} {quoted(str(theirs))}, wanted is {mine}"
+        for what, mine, theirs in (
+            ("SGLang", plan.release.manifest.sglang, told.get("version")),
+            ("model", plan.profile.served_name, told.get("served_model_name")),
+            ("page size", plan.profile.page_size, told.get("page_size")),
+            ("KV type", plan.profile.kv_cache_dtype, told.get("kv_cache_dtype")),
+            ("context", plan.context_length, told.get("context_length")),
+            ("transfer backend", plan.settings.transfer_backend, told.get("disaggregation_transfer_backend")),
+        )
+        if mine not in (None, "auto") and theirs not in (None, "auto") and mine != theirs
+    ]
 
 
 def settled(one: str, plan: Plan, other: str, planned: Plan) -> None:

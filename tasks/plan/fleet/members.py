@@ -19,7 +19,8 @@ class Inventoried:
     name: str
     groups: tuple[str, ...]
     data: Mapping[str, object]  # its settings, merged
-    taken: bool = True  # False: --limit leaves it out
+    taken: bool = True  # False: this run does nothing there
+    limited: bool = False  # --limit leaves it out; else a host that is not taken could not be reached
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,13 @@ class Member:
     service: str
     roles: tuple[str, ...]  # of PARTS, in their order
     reached: str | None  # its service_address: an address, or an interface
-    taken: bool
+    taken: bool = True
+    limited: bool = False
+
+    @property
+    def why_out(self) -> str:
+        """Why this run does nothing there, as the end of a sentence about the host."""
+        return "--limit leaves it out" if self.limited else "it cannot be reached"
 
 
 def members(hosts: Iterable[Inventoried]) -> dict[str, Member | PlanError]:
@@ -70,15 +77,19 @@ def _member(host: Inventoried) -> Member | None:
         raise PlanError(f'{host.name}: setting service = {service!r}: write text, such as "main"')
     if not isinstance(reached, str | None):
         raise PlanError(f'{host.name}: setting service_address = {reached!r}: write text, such as "10.1.0.1"')
-    return Member(host.name, service, roles, reached, host.taken)
+    return Member(host.name, service, roles, reached, host.taken, host.limited)
 
 
 def known(every: Mapping[str, Member | PlanError]) -> tuple[Member, ...]:
-    """Raises PlanError with the lines of every host whose part cannot be read: it may belong to any service."""
+    """Raises PlanError with the lines of every host whose part cannot be read, since it may belong to any service, and
+    one for each host that has the address of another, of whatever service."""
+    found = tuple(member for member in every.values() if isinstance(member, Member))
+    written = {one.host: one.reached for one in found if one.reached and _is_address(one.reached)}
     lines = [line for fault in every.values() if isinstance(fault, PlanError) for line in fault.lines]
+    lines += shared({host: str(ipaddress.ip_address(address)) for host, address in written.items()})
     if lines:
         raise PlanError(*lines)
-    return tuple(member for member in every.values() if isinstance(member, Member))
+    return found
 
 
 def services(every: Mapping[str, Member | PlanError]) -> dict[str, tuple[Member, ...]]:
@@ -122,11 +133,15 @@ def together(every: Iterable[Member], service: str) -> tuple[Member, ...]:
             for member in found
             if member.reached and (is_loopback(member.reached) or member.reached == "lo")
         ]
-        written = {one.host: one.reached for one in found if one.reached and _is_address(one.reached)}
-        lines += shared({host: str(ipaddress.ip_address(address)) for host, address in written.items()})
     if lines:
         raise PlanError(*lines)
     return found
+
+
+def routers(every: Iterable[Member | PlanError], service: str) -> tuple[str, ...]:
+    """Names of a service's hosts that have a router."""
+    known = [one for one in every if isinstance(one, Member)]
+    return tuple(one.host for one in known if one.service == service and ROUTER in one.roles)
 
 
 def shared(addresses: Mapping[str, str]) -> list[str]:
@@ -184,7 +199,7 @@ def resolved(member: Member, told: Mapping[str, Sequence[str]] | None) -> tuple[
         return address, interface
     if told is None:
         raise PlanError(
-            f"{setting} is no address, and --limit leaves that host out, so that it cannot be asked: write the address"
+            f"{setting} is no address, and {member.why_out}, so that nobody can ask which it is: write the address"
         )
     own = told.get(wanted, ())
     if not own:
@@ -199,7 +214,7 @@ def _spelled(told: Mapping[str, Sequence[str]]) -> str:
     return "; ".join(beyond) or "none beyond loopback"
 
 
-# ---- --limit
+# ---- hosts that a run does nothing on
 
 
 def left_out(found: Sequence[Member], health: Mapping[str, bool], urls: Mapping[str, Sequence[str]]) -> list[str]:
@@ -210,7 +225,7 @@ def left_out(found: Sequence[Member], health: Mapping[str, bool], urls: Mapping[
     lines = []
     for member in found:
         silent = [url for url in urls.get(member.host, ()) if not health.get(url)]
-        if not member.taken and silent:
+        if member.limited and silent:
             lines.append(
                 f"--limit leaves out {member.host}, and its {' and '.join(r for r in member.roles if r in PAIR)} does "
                 f"not serve at {silent[0]}: run without --limit, or with that host"
@@ -220,7 +235,7 @@ def left_out(found: Sequence[Member], health: Mapping[str, bool], urls: Mapping[
 
 def told_of_limit(found: Sequence[Member]) -> str:
     """What --limit means for a service, in one line; "" where it leaves nobody out."""
-    out = [member for member in found if not member.taken]
+    out = [member for member in found if member.limited]
     if not out:
         return ""
     routes = [member.host for member in out if ROUTER in member.roles]

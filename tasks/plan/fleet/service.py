@@ -61,6 +61,7 @@ def servers(host: str, settings: Settings) -> tuple[Remote, ...]:
     return tuple(
         Remote(
             name=f"{role.server(number)}@{host}",
+            host=host,
             role=role.name,
             address=role.address,
             port=role.ports(number)[f"{role.name}_port"],

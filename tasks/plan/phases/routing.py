@@ -12,11 +12,14 @@ from tasks.plan.plan import Plan
 from tasks.plan.service.instances import Served
 
 
-def workers_file(plan: Plan) -> WantedFile | None:
-    """What smg reads again and again; None on a host without a router, and where the list is fixed."""
+def workers_file(plan: Plan, without: Collection[str] = ()) -> WantedFile | None:
+    """What smg reads again and again; None on a host without a router, and where the list is fixed.
+
+    without: URLs of servers that get no requests.
+    """
     if plan.router is None or plan.settings.place.alone:
         return None
-    listed = [_entry(server) for server in plan.served]
+    listed = [_entry(server) for server in plan.served if server.url not in without]
     content = to_json({"version": 1, "workers": listed})
     gist = f"{len(listed)} servers that get requests"
     return WantedFile(plan.paths.workers, content, "640", "root", plan.group, gist=gist)

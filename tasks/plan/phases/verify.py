@@ -46,6 +46,7 @@ def verify_config(plan: Plan) -> WantedFile | None:
             role: [f"{worker.url}/metrics" for worker in plan.served if worker.role == role]
             for role in dict.fromkeys(worker.role for worker in plan.served)
         },
+        "least": {role: least for role, (least, _) in plan.enough.items()} or None,
         "transfer_metrics": TRANSFER_METRICS if plan.settings.layout == "pd" else {},
     }
     gist = f"{len(questions(plan))} questions with known answers"

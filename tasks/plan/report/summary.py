@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -66,9 +66,9 @@ class Service:
     is_routed: bool = True  # False: its router is on another host
 
     @classmethod
-    def of(cls, plan: Plan) -> Service:
-        """What a plan leaves behind once every question is answered right."""
-        elsewhere = [server.role for server in plan.others] if plan.router else []
+    def of(cls, plan: Plan, failed: Collection[str] = ()) -> Service:
+        """What a plan leaves behind once every question is answered right. failed: hosts that were left out."""
+        elsewhere = [one.role for one in plan.others if one.host not in failed] if plan.router else []
         names = (*(instance.name for instance in plan.instances), *elsewhere)
         address, routed = (plan.router.url, True) if plan.router else ("", False)
         return cls(plan.profile.served_name, address, plan.release.id, names, is_proven=True, is_routed=routed)
@@ -117,6 +117,7 @@ class HostRun:
     seconds: Mapping[str, float] = field(default_factory=dict)  # phase -> how long, in the order of the run
     warnings: tuple[str, ...] = ()
     report: str = ""  # path of the page
+    routers: tuple[str, ...] = ()  # hosts with a router of its service
     is_compared: bool = True  # False of a dry run that was told not to look for changes
     is_taken_back: bool = False  # what served before a failed change serves again, and was asked
     is_asked: bool = True  # False where nobody knows: the host was not asked at the end, or gave no answer
@@ -157,7 +158,9 @@ def lines(hosts: Sequence[HostRun], again: str, services: Mapping[str, str] | No
 
 def command(words: Sequence[str], hosts: Sequence[HostRun]) -> str:
     """The command line of this run, for those hosts alone that are not done. words: as the user typed them."""
-    left = [host.name for host in hosts if not host.ending.is_good]
+    undone = [host for host in hosts if not host.ending.is_good]
+    needed = {host.name for host in undone}.union(*(host.routers for host in undone))  # a router knows its servers
+    left = [host.name for host in hosts if host.name in needed]
     kept, skip = [], False
     narrowed = len(left) < len(hosts)
     for word in words:

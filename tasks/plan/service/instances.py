@@ -104,6 +104,7 @@ class Remote:
     """A server of another host, as the router reaches it."""
 
     name: str  # "decode@gpu-2"
+    host: str
     role: str
     address: str
     port: int

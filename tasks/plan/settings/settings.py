@@ -285,10 +285,9 @@ class Settings(BaseModel):
         """Whether this host has a router."""
         return self.place.plays(ROUTER)
 
-    def minimum(self, role: str, servers: int) -> int:
-        """How many servers of a role the router waits for, of so many."""
-        asked = {"prefill": self.minimum_prefill, "decode": self.minimum_decode}.get(role)
-        return servers if self.place.alone else asked or 1
+    def minimum(self, role: str) -> int:
+        """How many servers of a role, of all hosts together, the router of several hosts waits for."""
+        return {"prefill": self.minimum_prefill, "decode": self.minimum_decode}.get(role) or 1
 
     @property
     def router_ports(self) -> dict[str, int]:

@@ -67,6 +67,8 @@ def test_one_inventory_holds_several_services_and_hosts_that_serve_alone() -> No
          "loopback"),
         (TWO_HOSTS, {"gpu_1": {"service_address": "lo"}}, "is loopback"),
         (TWO_HOSTS, {"gpu_1": {"service_address": "10.1.0.2"}}, "gpu-1 and gpu-2 both have service_address = '10.1.0.2'"),
+        ({**TWO_HOSTS, "gpu-3": ("router",)}, {"gpu_3": {"service": "chat", "service_address": "10.1.0.2"}}, "gpu-2 and "
+         "gpu-3 both have service_address = '10.1.0.2': one host is named twice"),
         (TWO_HOSTS, {"gpu_2": {"roles": ["decod"]}}, "gpu-2: setting roles names 'decod': a host plays prefill, decode, "
          "router. Did you mean decode?"),
         (TWO_HOSTS, {"gpu_2": {"roles": "decode"}}, "gpu-2: setting roles = 'decode': write a list"),
@@ -124,19 +126,23 @@ def test_an_address_that_the_host_does_not_have_is_refused(reached: str, said: s
 
 def test_a_host_that_limit_leaves_out_is_reached_at_a_written_address_alone() -> None:
     assert members.resolved(member("10.1.0.1"), None) == ("10.1.0.1", "")
-    with pytest.raises(PlanError, match="--limit leaves that host out"):
+    with pytest.raises(PlanError, match="--limit leaves it out"):
+        members.resolved(replace(member("eth1"), limited=True), None)
+    with pytest.raises(PlanError, match="it cannot be reached"):
         members.resolved(member("eth1"), None)
 
 
 def test_limit_may_leave_out_what_serves_already() -> None:
     hosts = inventoried(FOUR)
-    every = found([*hosts[:2], replace(hosts[2], taken=False)])
+    every = found([*hosts[:2], replace(hosts[2], taken=False, limited=True)])
     urls = {"gpu-3": ["http://10.1.0.3:30001/health"]}
     assert members.left_out(every, {urls["gpu-3"][0]: True}, urls) == []
     (line,) = members.left_out(every, {urls["gpu-3"][0]: False}, urls)
     assert line.startswith("--limit leaves out gpu-3, and its decode does not serve at http://10.1.0.3:30001/health")
     assert members.told_of_limit(every) == "--limit leaves out gpu-3, which stay as they are"
-    assert "no question is asked" in members.told_of_limit(found([replace(hosts[0], taken=False), *hosts[1:]]))
+    assert "no question is asked" in members.told_of_limit(
+        found([replace(hosts[0], taken=False, limited=True), *hosts[1:]])
+    )
 
 
 # ---- services by name

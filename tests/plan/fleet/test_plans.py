@@ -129,7 +129,32 @@ def test_questions_are_asked_where_the_router_is_and_of_every_server() -> None:
     assert config is not None
     asked = json.loads(config.content)
     assert asked["metrics"] == {"prefill": [f"{PREFILL}/metrics"], "decode": [f"{DECODE}/metrics"]}
+    assert asked["least"] == {"prefill": 1, "decode": 1}, "one that is down is no reason to take a change back"
     assert verify_config(plans["gpu-2"]) is None
+
+
+TOLD = {"version": "0.5.23", "served_model_name": "deepseek-v4-flash", "page_size": 256, "kv_cache_dtype": "auto",
+        "context_length": 131072, "disaggregation_transfer_backend": "nixl"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"version": "0.5.20"}, "SGLang 0.5.20, wanted is "),
+        ({"served_model_name": "qwen"}, "model qwen, wanted is "),
+        ({"page_size": 64}, "page size 64, wanted is "),
+        ({"context_length": 4096}, "context 4096, wanted is 131072"),
+        ({"disaggregation_transfer_backend": "mooncake"}, "transfer backend mooncake, wanted is nixl"),
+    ],
+)
+def test_what_a_server_tells_is_compared_with_the_plan(other: dict[str, object], said: str) -> None:
+    plan = fleet_plans()["gpu-1"]
+    same = {**TOLD, "version": plan.release.manifest.sglang, "served_model_name": plan.profile.served_name,
+            "page_size": plan.profile.page_size}  # fmt: skip
+    assert agreement.serves_otherwise(plan, same) == []
+    assert agreement.serves_otherwise(plan, {}) == [], "what nobody tells is not compared"
+    (line,) = agreement.serves_otherwise(plan, {**same, **other})
+    assert said in line
 
 
 def test_a_host_without_a_router_keeps_no_key_and_asks_nothing_when_it_goes_back() -> None:
@@ -176,7 +201,7 @@ def test_servers_that_limit_leaves_out_stay_on_no_other_release(setting: str) ->
     hosts = inventoried(groups, **{key: {setting: True} for key in ("gpu_1", "gpu_2", "gw_1")})
 
     def joined(*out: str) -> None:
-        limited = [replace(host, taken=host.name not in out) for host in hosts]
+        limited = [replace(host, taken=host.name not in out, limited=host.name in out) for host in hosts]
         found = members.together(members.known(members.members(limited)), "main")
         service.joined(found, {host.name: host.data for host in hosts}, REACHED)
 

@@ -175,6 +175,8 @@ def test_the_command_goes_on_with_what_is_left_alone() -> None:
     typed = shlex.split("pyinfra -y --limit 'gpu-*' --limit=fleet inventory.py deploy.py --data layout=pd")
     assert command(typed, [SAME, FAILED]) == "pyinfra --limit gpu-2 -y inventory.py deploy.py --data layout=pd"
     assert command(typed, [FAILED]) == shlex.join(typed)
+    routed = [replace(SAME, name="gw-1"), SAME, replace(FAILED, routers=("gw-1",))]
+    assert "--limit gw-1 --limit gpu-2 -y" in command(typed, routed), "a router learns of its server"
 
 
 @pytest.mark.parametrize(

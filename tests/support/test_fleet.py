@@ -1,0 +1,91 @@
+"""Hosts that fail: what goes on without them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from pyinfra.api import Config, Host, Inventory, State
+from pyinfra.context import ctx_state
+
+from tasks.plan.errors import PlanError
+from tasks.plan.fleet.service import Together
+from tasks.support import fleet
+from tests.plan.builders import fleet_plans, inventoried
+
+CHAT = {"gpu-1": ("prefill", "router"), "gpu-2": ("prefill", "router"), "gpu-3": ("decode",), "gpu-4": ("decode",)}
+CODE = {"gpu-5": ("prefill", "router"), "gpu-6": ("decode",)}
+
+
+class Run:
+    """Hosts that are connected and planned for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **changes: Mapping[str, Any]) -> None:
+        groups = {**CHAT, **CODE, "gpu-7": ()}
+        services = {name.replace("-", "_"): {"service": "code"} for name in CODE}
+        hosts = inventoried(groups, **{**services, **changes})
+        names = [(host.name, dict(host.data)) for host in hosts]
+        grouped = {
+            role: ([n for n, played in groups.items() if role in played], {})
+            for role in ("prefill", "decode", "router")
+        }
+        self.state = State(Inventory((names, {}), **grouped), Config(FAIL_PERCENT=0))
+        for host in self.state.inventory:
+            self.state.activate_host(host)
+        made = {
+            service: {
+                name: Together(plan.settings, plan.others) for name, plan in fleet_plans(played, **changes).items()
+            }
+            for service, played in (("main", CHAT), ("code", CODE))
+        }
+        monkeypatch.setattr(fleet, "_services", made)
+        monkeypatch.setattr(fleet, "_told", {})
+        self.state.should_raise_failed_hosts = lambda state: not fleet.goes_on(state)
+
+    def host(self, name: str) -> Host:
+        return self.state.inventory.get_host(name)
+
+    def fail(self, *names: str) -> set[str]:
+        """The hosts that the run goes on with."""
+        self.state.fail_hosts({self.host(name) for name in names})
+        return {host.name for host in self.state.active_hosts}
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    made = Run(monkeypatch)
+    with ctx_state.use(made.state):
+        yield made
+
+
+def test_a_host_that_fails_is_left_out_where_its_service_has_another(run: Run) -> None:
+    assert run.fail("gpu-3") == {"gpu-1", "gpu-2", "gpu-4", "gpu-5", "gpu-6", "gpu-7"}
+    assert run.fail("gpu-1") == {"gpu-2", "gpu-4", "gpu-5", "gpu-6", "gpu-7"}
+
+
+def test_a_service_that_lacks_a_role_ends_and_others_go_on(run: Run) -> None:
+    assert run.fail("gpu-3", "gpu-4") == {"gpu-5", "gpu-6", "gpu-7"}
+    assert run.host("gpu-1") in run.state.failed_hosts, "the run does not end well"
+
+
+def test_a_service_without_its_router_ends(run: Run) -> None:
+    assert run.fail("gpu-5") == {"gpu-1", "gpu-2", "gpu-3", "gpu-4", "gpu-7"}
+
+
+def test_a_minimum_ends_a_service_that_has_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Run(monkeypatch, gpu_1={"minimum_decode": 2})
+    with ctx_state.use(made.state):
+        assert made.fail("gpu-4") == {"gpu-5", "gpu-6", "gpu-7"}
+
+
+def test_a_host_that_serves_alone_ends_the_run_for_all(run: Run) -> None:
+    with pytest.raises(Exception, match="Over 0% of hosts failed"):
+        run.fail("gpu-7")
+
+
+def test_a_service_that_cannot_be_planned_refuses_its_hosts_by_itself(
+    monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    monkeypatch.setitem(fleet._services, "main", PlanError("service 'main' cannot be"))
+    assert run.fail("gpu-1") == {"gpu-2", "gpu-3", "gpu-4", "gpu-5", "gpu-6", "gpu-7"}
