@@ -1,4 +1,4 @@
-"""What a host's Prometheus has kept, for each query of a panel."""
+"""What a host's Prometheus has kept, for each query of a panel, and its alerts."""
 
 from __future__ import annotations
 
@@ -17,27 +17,32 @@ import json, sys, time, urllib.error, urllib.parse, urllib.request
 url, seconds, step, most, *queries = sys.argv[1:]
 open_url = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 now = time.time() // int(step) * int(step)
-for query in queries:
-    body = urllib.parse.urlencode({"query": query, "start": now - int(seconds), "end": now, "step": step}).encode()
+def asked(path, body=None):
     try:
         try:
-            with open_url(url + "/api/v1/query_range", body, timeout=20) as answer:
+            with open_url(url + path, body, timeout=20) as answer:
                 said = answer.read(int(most))
         except urllib.error.HTTPError as refused:
             said = refused.read(int(most))
         found = json.loads(said)
-        told = {"result": found["data"]["result"]} if found["status"] == "success" else {"fault": found["error"]}
+        return found["data"] if found["status"] == "success" else {"fault": str(found["error"])}
     except (OSError, ValueError, KeyError, TypeError) as fault:
-        told = {"fault": f"{url} does not answer: {fault}", "silent": True}
+        return {"fault": f"{url} does not answer: {fault}", "silent": True}
+for query in queries:
+    body = urllib.parse.urlencode({"query": query, "start": now - int(seconds), "end": now, "step": step}).encode()
+    told = {name: value for name, value in asked("/api/v1/query_range", body).items() if name != "resultType"}
     print(json.dumps({"query": query, "now": now, **told}), flush=True)
     if "silent" in told:
         break
+else:
+    print(json.dumps({"alerts": asked("/api/v1/alerts").get("alerts")}))
 """
 
 
 class Panels(FactBase[list[dict[str, Any]]]):
     """An answer for each query, in their order: {"query", "now", "result": of Prometheus' query_range, or "fault"}.
-    "silent": Prometheus did not answer, and no further query was asked. [] where the host told nothing."""
+    "silent": Prometheus did not answer, and no further query was asked. Last {"alerts": of its API, null where it
+    did not tell them}. [] where the host told nothing."""
 
     @staticmethod
     def default() -> list[dict[str, Any]]:
@@ -55,6 +60,6 @@ class Panels(FactBase[list[dict[str, Any]]]):
                 answer = json.loads(line)
             except ValueError:
                 continue  # the banner of a login
-            if isinstance(answer, dict) and isinstance(answer.get("query"), str):
+            if isinstance(answer, dict) and (isinstance(answer.get("query"), str) or "alerts" in answer):
                 found.append(answer)
         return found

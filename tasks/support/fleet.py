@@ -57,6 +57,11 @@ def _of(name: str) -> Together:
     return found[name]
 
 
+def watcher() -> str | None:
+    """The host whose Prometheus watches this one; None where none does. Raises PlanError."""
+    return watching.watcher(_inventory(), host.name)
+
+
 def _inventory() -> list[Inventoried]:
     return [
         Inventoried(

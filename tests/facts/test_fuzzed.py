@@ -26,6 +26,7 @@ from tasks.facts import (
     logs,
     model,
     network,
+    panels,
     passed,
     paths,
     planned,
@@ -54,9 +55,11 @@ from tasks.plan.plan import Plan
 from tasks.plan.proof import judgement
 from tasks.plan.release import existing as adopted
 from tasks.plan.release import history as kept
+from tasks.plan.report import status
 from tasks.plan.report.summary import Service
 from tasks.plan.run import record
 from tasks.plan.service import bindings, placement, restarts
+from tasks.support import catalogue
 from tests.plan.builders import BOOT, TWO_SOCKETS, measured, plan, settings
 from tests.plan.builders import hardware as cards
 from tests.plan.judging import NOW, healthy_answers, places, recorded_answers
@@ -244,7 +247,7 @@ PARSED: dict[str, tuple[Mapping[str, Answer], Callable[[Mapping[str, Answer]], o
     "existing": (INTERPRETER, lambda told: adopted.read(told, ASKED)),
     "runs": (RUNS, record.read),
     "model folder": (FOLDER, lambda told: folder.read(told, "/srv/model")),
-    "monitoring": (WATCHING, monitoring.read),
+    "monitoring": (WATCHING, lambda told: monitoring.read(told, WATCHING)),
     "recording": (RECORDED, lambda told: recorded.read(told, [section_of(("nvidia-smi", "-L"))], ["gpu-1"])),
 }
 
@@ -286,6 +289,13 @@ def test_what_serves(text: str) -> None:
     assert service is None or "\n" not in one_line(service.told)
 
 
+@play(max_examples=TRIES, deadline=None, suppress_health_check=SLOW)
+@given(st.deferred(lambda: changed_text(PANELS)))
+def test_what_prometheus_kept(text: str) -> None:
+    boards = catalogue.dashboards()
+    value_or_lines(lambda: status.view("x", boards, status.read(panels.Panels().process(text.splitlines())), 900, 15))
+
+
 def printed(told: Mapping[str, Answer]) -> str:
     """Sections as a host prints them."""
     return "\n".join(
@@ -304,6 +314,23 @@ ADDRESSES = (
     "1: lo    inet 127.0.0.1/8 scope host lo\\       valid_lft forever preferred_lft forever\n"
     "2: eth1@if7    inet 10.1.0.1/24 brd 10.1.0.255 scope global eth1\\       valid_lft forever\n"
     "2: eth1@if7    inet6 fe80::1/64 scope link \\       valid_lft forever"
+)
+KEPT = {
+    "metric": {"host": "gpu-1", "gpu": "3"},
+    "values": [[1764500000, "0.5"], [1764500015, "NaN"], [1764500030, "1e3"]],
+}
+FIRES = {
+    "labels": {"alertname": "KvSlow", "severity": "page"}, "annotations": {"summary": "slow"}, "state": "firing",
+    "activeAt": "2026-12-01T15:30:12.5Z",
+}  # fmt: skip
+PANELS = "\n".join(
+    [
+        *(
+            json.dumps({"query": query, "now": 1764500040, "result": [KEPT]})
+            for query in status.queries(catalogue.dashboards())[:4]
+        ),
+        json.dumps({"alerts": [FIRES]}),
+    ]
 )
 SERVING = (
     '{"servers": ["prefill", "decode-2"], "routes": true, "model": "x", "url": "http://x", "releases": ["a", null]}'
@@ -343,6 +370,7 @@ FACTS: dict[str, tuple[FactBase[Any], str]] = {
     "serving": (serving.Serving(), SERVING),
     "logs": (logs.Logs(), "sglang-pd-decode.service: CUDA out of memory: smaller mem_fraction"),
     "bundle": (bundle.Bundle(), printed(HOST)),
+    "panels": (panels.Panels(), PANELS),
 }
 
 

@@ -26,6 +26,7 @@ class Asked:
     prompt: int
     fault: str | None
     answer: str | None = None
+    tokens: tuple[int, int] = (0, 0)  # of the prompt, of the answer
 
     def in_flight(self, since: float, until: float) -> bool:
         """Whether it was open at any moment between the two."""

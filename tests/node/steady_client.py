@@ -7,6 +7,7 @@ Every second answer is streamed. Prints a line of JSON for each question as it e
   fault        null: the answer came whole; else "HTTP 503", "the stream ended early", ...
   prompt       which of the questions
   answer       what came
+  tokens       of the prompt and of the answer, as the service counted them for this question
 PD_API_KEY in the environment is sent as the key. Standard library alone, and it travels as text.
 """
 
@@ -33,9 +34,9 @@ def ask(url: str, model: str, tokens: int, number: int) -> None:
     prompt, stream = number % len(PROMPTS), number % 2 == 1
     said: dict[str, object] = {"prompt": prompt, "sent": time.time(), "fault": None}
     try:
-        said["answer"] = answer(url, {
+        said["answer"], said["tokens"] = answer(url, {
             "model": model, "messages": [{"role": "user", "content": PROMPTS[prompt]}], "max_tokens": tokens,
-            "temperature": 0, "stream": stream,
+            "temperature": 0, "stream": stream, **({"stream_options": {"include_usage": True}} if stream else {}),
         })  # fmt: skip
     except (OSError, http.client.HTTPException, ValueError, KeyError, IndexError) as fault:
         said["fault"] = str(fault) if isinstance(fault, Refused) else f"{type(fault).__name__}: {fault}"[:200]
@@ -48,7 +49,7 @@ class Refused(ValueError):
     """An answer that is none; the message says what came."""
 
 
-def answer(url: str, body: dict[str, object]) -> str:
+def answer(url: str, body: dict[str, object]) -> tuple[str, list[int]]:
     place = urlsplit(url)
     connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=LIMIT_S)
     headers = {"Content-Type": "application/json"}
@@ -61,14 +62,20 @@ def answer(url: str, body: dict[str, object]) -> str:
     if response.status != 200:
         raise Refused(f"HTTP {response.status}: {' '.join(text.split())[:120]}")
     if not body["stream"]:
-        return str(json.loads(text)["choices"][0]["message"]["content"])
+        whole = json.loads(text)
+        return str(whole["choices"][0]["message"]["content"]), counted(whole)
     events = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
     if events[-1:] != ["[DONE]"]:
         raise Refused("the stream ended early")
     parts = [json.loads(event) for event in events[:-1]]
     if wrong := [part for part in parts if "choices" not in part]:
         raise Refused(f"in the stream: {json.dumps(wrong[0])[:120]}")
-    return "".join(choice["delta"].get("content") or "" for part in parts for choice in part["choices"])
+    said = "".join(choice["delta"].get("content") or "" for part in parts for choice in part["choices"])
+    return said, counted(parts[-1])
+
+
+def counted(told: dict[str, dict[str, int]]) -> list[int]:
+    return [told["usage"]["prompt_tokens"], told["usage"]["completion_tokens"]]
 
 
 def main(words: list[str]) -> None:

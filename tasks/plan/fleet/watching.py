@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tasks.plan.errors import PlanError
 from tasks.plan.fleet.members import Inventoried
@@ -16,6 +16,13 @@ def keeper(hosts: Iterable[Inventoried]) -> str | None:
     if len(found) > 1:
         raise PlanError(f"the group {GROUP} holds {', '.join(found)}: one Prometheus watches all, name one host")
     return found[0] if found else None
+
+
+def watcher(hosts: Sequence[Inventoried], name: str) -> str | None:
+    """The host whose Prometheus watches this one; None where none does. Raises PlanError."""
+    if not any(one.name == name and with_monitoring(one) for one in hosts):
+        return None
+    return keeper(hosts) or name
 
 
 def with_monitoring(host: Inventoried) -> bool:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tasks.plan.errors import PlanError, one_line
+from tasks.plan.report.page import MARKS
 from tasks.plan.report.plot import Plot, over_time, spell
 
 POINTS = 240  # along the axis
@@ -19,6 +20,7 @@ MOST_LINES = 16  # of one panel that are drawn; a host with more is told of in w
 HOUR = 3600
 HOURS = 3  # that are shown unless somebody asks for more; dashboards begin with as many
 LONGEST_H = 24 * 90
+LATEST = 2**33  # seconds since 1970 that a clock may show
 # Unit of Grafana -> (from which value on, divided by, what the title says).
 UNITS: dict[str, tuple[tuple[float, float, str], ...]] = {
     "short": ((0, 1, ""),),
@@ -98,8 +100,29 @@ class Answer:
     fault: str = ""
 
 
-def read(told: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Answer], float]:
-    """By query, and the end of the time that was asked for. told: by the fact Panels. Raises PlanError for none."""
+@dataclass(frozen=True)
+class Alert:
+    """One that fires."""
+
+    name: str
+    pages: bool  # whether somebody has to act at once
+    summary: str
+    do: str
+    since: str
+    of: tuple[str, ...]  # labels that tell which host, server or card
+
+
+@dataclass(frozen=True)
+class Told:
+    """By a host's Prometheus."""
+
+    answers: Mapping[str, Answer]  # by query
+    now: float  # end of the time that was asked for
+    alerts: tuple[Alert, ...] | None  # None: not known
+
+
+def read(told: Sequence[Mapping[str, Any]]) -> Told:
+    """What the fact Panels brought. Raises PlanError where there is nothing."""
     if not told:
         raise PlanError("the host gave no answer about what Prometheus has kept; run again")
     if told[0].get("silent"):
@@ -107,20 +130,49 @@ def read(told: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Answer], float]:
             f"{one_line(str(told[0].get('fault')))}: `systemctl status prometheus` on the host; where it was never "
             "there, run deploy.py with monitoring = True; docs/monitoring.md"
         )
-    answers = {}
+    answers: dict[str, Answer] = {}
+    alerts: tuple[Alert, ...] | None = None
     for one in told:
+        if "alerts" in one:
+            alerts = _alerts(one["alerts"])
+            continue
         try:
             fault = one_line(str(one["fault"])) if "fault" in one else ""
             answers[str(one["query"])] = Answer(tuple(map(_series, one.get("result") or ())), fault)
         except (KeyError, TypeError, ValueError, AttributeError):
             answers[str(one.get("query"))] = Answer(fault="its answer cannot be read")
-    return answers, float(told[0]["now"])
+    now = told[0].get("now")
+    if not isinstance(now, int | float) or not 0 <= now <= LATEST:
+        raise PlanError("the host's answer about what Prometheus has kept is cut short; run again")
+    return Told(answers, now, alerts)
+
+
+def _alerts(found: object) -> tuple[Alert, ...] | None:
+    """Those that fire, of Prometheus' list; None where it cannot be read."""
+    try:
+        firing = [one for one in found if one["state"] == "firing"]  # type: ignore[attr-defined]
+        alerts = [_alert(one["labels"], one.get("annotations") or {}, str(one["activeAt"])) for one in firing]
+    except (KeyError, TypeError, AttributeError):
+        return None
+    return tuple(sorted(alerts, key=lambda one: (not one.pages, one.name, one.of)))
+
+
+def _alert(labels: Mapping[str, str], notes: Mapping[str, str], since: str) -> Alert:
+    shown = {name: value for name, value in labels.items() if name not in ("alertname", "severity", "job")}
+    return Alert(
+        str(labels["alertname"]),
+        labels.get("severity") == "page",
+        str(notes.get("summary", "")),
+        str(notes.get("do", "")),
+        since[:16].replace("T", " "),
+        tuple(f"{name} {value}" for name, value in sorted(shown.items())),
+    )
 
 
 def _series(found: Mapping[str, Any]) -> Series:
     points = ((float(at), float(value)) for at, value in found["values"])
     labels = {str(name): str(value) for name, value in found["metric"].items()}
-    return Series(labels, tuple(point for point in points if all(map(math.isfinite, point))))
+    return Series(labels, tuple((at, value) for at, value in points if 0 <= at <= LATEST and math.isfinite(value)))
 
 
 # ---- the page
@@ -146,12 +198,13 @@ class Shown:
     words: tuple[str, ...]
 
 
-def view(
-    host: str, dashboards: Iterable[Dashboard], answers: Mapping[str, Answer], now: float, seconds: int, step: int
-) -> dict[str, Any]:
-    """What templates/status.html.j2 shows. now: end of the axis, seconds since 1970."""
+def view(host: str, dashboards: Iterable[Dashboard], told: Told, seconds: int, step: int) -> dict[str, Any]:
+    """What templates/status.html.j2 shows."""
+    answers, now = told.answers, told.now
     return {
         "host": host,
+        "verdict": _verdict(told.alerts),
+        "alerts": [_finding(alert) for alert in told.alerts or ()],
         "written": _at(now),
         "begin": _at(now - seconds),
         "hours": spell(seconds / HOUR),
@@ -161,10 +214,33 @@ def view(
     }
 
 
-def told(view: Mapping[str, Any]) -> str:
-    """How many panels have data, in words."""
+def in_words(view: Mapping[str, Any]) -> str:
+    """How many panels have data, and what fires."""
     panels = [panel for _, of_part in view["parts"] for panel in of_part]
-    return f"{sum(panel.plot is not None for panel in panels)} of {len(panels)} panels have data"
+    drawn = sum(panel.plot is not None for panel in panels)
+    return f"{drawn} of {len(panels)} panels have data; {view['verdict']['word']}"
+
+
+def _verdict(alerts: Sequence[Alert] | None) -> dict[str, str]:
+    if alerts is None:
+        return {"level": "incomplete", "mark": MARKS["incomplete"], "word": "alerts not known",
+                "sentence": "Prometheus did not tell its alerts."}  # fmt: skip
+    if not alerts:
+        return {"level": "healthy", "mark": MARKS["healthy"], "word": "no alert fires", "sentence": ""}
+    level = "error" if any(alert.pages for alert in alerts) else "warning"
+    names = ", ".join(dict.fromkeys(alert.name for alert in alerts))
+    word = "1 alert fires" if len(alerts) == 1 else f"{len(alerts)} alerts fire"
+    return {"level": level, "mark": MARKS[level], "word": word, "sentence": names}
+
+
+def _finding(alert: Alert) -> dict[str, Any]:
+    """As the page shows what is to fix."""
+    level = "error" if alert.pages else "warning"
+    evidence = (f"since {alert.since} UTC" + "".join(f", {one}" for one in alert.of),)
+    return {
+        "level": level, "mark": MARKS[level], "id": alert.name, "line": alert.summary, "evidence": evidence,
+        "advice": alert.do, "reason": "",
+    }  # fmt: skip
 
 
 def _at(seconds: float) -> str:

@@ -112,3 +112,11 @@ def test_the_host_with_the_prometheus_shows_its_figures_to_nobody(both: dict[str
     assert monitoring.not_here(both["gpu-1"]) == (monitoring.FORWARDER,)
     listens = [word for one in monitoring.daemons(both["gpu-1"]) for word in one.command if "listen-address=" in word]
     assert all("=127.0.0.1:" in word or word.endswith("=") for word in listens) and len(listens) == 4
+
+
+def test_the_host_to_ask_is_the_one_with_the_prometheus() -> None:
+    apart = inventoried(gpu_1={"monitoring": True})
+    assert [watching.watcher(apart, host) for host in ("gpu-1", "gpu-2")] == ["gpu-1", None]
+    hosts = inventoried(gpu_2={"monitoring": True})
+    one_for_all = [replace(hosts[0], groups=(*hosts[0].groups, watching.GROUP)), hosts[1]]
+    assert [watching.watcher(one_for_all, host) for host in ("gpu-1", "gpu-2")] == ["gpu-1", "gpu-1"]

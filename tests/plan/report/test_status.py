@@ -15,10 +15,10 @@ from tasks.plan.report.status import (
     UNITS,
     Shown,
     dashboard,
+    in_words,
     queries,
     read,
     span,
-    told,
     view,
 )
 from tasks.support import catalogue
@@ -44,8 +44,7 @@ def said(query: str, *series: tuple[dict[str, str], list[float | str]]) -> dict[
 
 
 def shown(text: str, *answers: dict[str, Any]) -> Shown:
-    found, now = read(answers)
-    [(_, [one])] = view("gpu-1", [dashboard(text)], found, now, HOUR, STEP)["parts"]
+    [(_, [one])] = view("gpu-1", [dashboard(text)], read(answers), HOUR, STEP)["parts"]
     assert isinstance(one, Shown)
     return one
 
@@ -127,9 +126,40 @@ def test_more_lines_than_fit_are_counted() -> None:
 
 
 def test_the_last_line_counts_panels_with_data() -> None:
-    answers, now = read([said("q", ({}, [1.0]))])
+    found = read([said("q", ({}, [1.0])), {"alerts": []}])
     boards = [dashboard(panel(q="x")), dashboard(panel(r="y"))]
-    assert told(view("gpu-1", boards, answers, now, HOUR, STEP)) == "1 of 2 panels have data"
+    assert in_words(view("gpu-1", boards, found, HOUR, STEP)) == "1 of 2 panels have data; no alert fires"
+
+
+def alert(name: str, severity: str, state: str = "firing", **labels: str) -> dict[str, Any]:
+    return {
+        "labels": {"alertname": name, "severity": severity, "job": "server", **labels},
+        "annotations": {"summary": f"{name} summed up", "do": "systemctl status x"},
+        "state": state,
+        "activeAt": "2026-12-01T15:30:12.5Z",
+    }
+
+
+def test_alerts_that_fire_stand_on_top_those_that_page_first() -> None:
+    fires = [
+        alert("Slow", "warning"),
+        alert("Soon", "page", "pending"),
+        alert("Down", "page", host="gpu-1", role="decode"),
+    ]
+    shown = view("gpu-1", [dashboard(panel(q="x"))], read([said("q"), {"alerts": fires}]), HOUR, STEP)
+    assert (shown["verdict"]["level"], shown["verdict"]["word"], shown["verdict"]["sentence"]) == (
+        "error",
+        "2 alerts fire",
+        "Down, Slow",
+    )
+    assert [one["level"] for one in shown["alerts"]] == ["error", "warning"]
+    assert shown["alerts"][0]["evidence"] == ("since 2026-12-01 15:30 UTC, host gpu-1, role decode",)
+
+
+@pytest.mark.parametrize("alerts", [None, 5, [5], [{}], [{"state": "firing"}], [{"state": "firing", "labels": 5}]])
+def test_alerts_that_cannot_be_read_are_not_known(alerts: object) -> None:
+    shown = view("gpu-1", [dashboard(panel(q="x"))], read([said("q"), {"alerts": alerts}]), HOUR, STEP)
+    assert shown["verdict"]["word"] == "alerts not known"
 
 
 @pytest.mark.parametrize(
