@@ -41,7 +41,7 @@ TTFT, ITL = (
     'sglang_pd_bench_itl_p99_seconds{host="a",service="main"}',
 )
 ANSWERS = 'smg_http_responses_total{status_code="%s",instance="router"}'
-RETRIES = 'smg_worker_retries_exhausted_total{worker_type="decode"}'
+RETRIES = 'smg_worker_retries_exhausted_total{worker_type="decode",instance="router",host="a",service="main"}'
 QUEUE, USAGE = 'sglang:num_queue_reqs{instance="prefill"}', 'sglang:token_usage{instance="decode"}'
 STUCK, MOVED = (
     'sglang:num_prefill_inflight_queue_reqs{instance="prefill"}',
@@ -55,7 +55,7 @@ PREFILL = SERVER % ("prefill", "prefill")
 ERRORS = 'smg_worker_errors_total{service="main",worker_type="prefill",error_type="backend_error"}'
 MB, N, MS = (
     f'sglang:kv_transfer_{name}{{host="a",instance="prefill"}}'
-    for name in ("total_mb_sum", "total_mb_count", "latency_ms_sum")
+    for name in ("total_mb_sum", "latency_ms_count", "latency_ms_sum")
 )
 PROOF = 'sglang_pd_proof_kv_gigabytes_per_second{host="a",prefill="prefill",decode="decode",source="0",target="4"}'
 TOKENS, FIRST = (
@@ -82,13 +82,15 @@ CASES: list[tuple[str, int, Series, Series]] = [
     ("RequestsFail", 30,
      {ANSWERS % "200": "0+94x40", ANSWERS % "503": "0+6x40"}, {ANSWERS % "200": "0+96x40", ANSWERS % "503": "0+4x40"}),
     ("RequestsFail", 30, {ANSWERS % "200": "0+1x40", ANSWERS % "502": "0+1x40"}, {ANSWERS % "200": "0+1x40", ANSWERS % "404": "0+9x40"}),
-    ("RetriesExhausted", 12, {RETRIES: "_x9 1x9"}, {RETRIES: "1x20"}),
+    ("RetriesExhausted", 12, {RETRIES: "_x9 1x9", ROUTER: "1x20"}, {RETRIES: "1x20", ROUTER: "1x20"}),
+    ("RetriesExhausted", 12, {RETRIES: "1x9 2x9"}, {RETRIES: "_x9 1x9", ROUTER: "_x9 1x9"}),
     ("RetriesExhausted", 12, {RETRIES: "1x9 2x9"}, {RETRIES: "1x3 2x20"}),
     ("RestartsOftenByItself", 60, {'sglang_pd_restarts{server="decode"}': "0x20 1x20 2x40"}, {'sglang_pd_restarts{server="decode"}': "7x20 8x60"}),
     ("RestartsOftenByItself", 60, {'sglang_pd_restarts{server="decode"}': "7x20 8x20 0x3 1x40"}, {'sglang_pd_restarts{server="decode"}': "7x20 0x60"}),
     ("QueueGrows", 18, {QUEUE: "0+3x50"}, {QUEUE: "40x50"}),
     ("QueueGrows", 18, {QUEUE: "0+3x50"}, {QUEUE: "0+0.2x50"}),
     ("KvTransferFails", 12, {TRANSFERS: "_x9 1x9", PREFILL: "1x20"}, {TRANSFERS: "_x9 1x9", PREFILL: "1x20", GIVEN_UP: "_x9 1x9"}),
+    ("KvTransferFails", 12, {BOOTSTRAPS: "3x9 4x9", PREFILL: "_x9 1x9"}, {TRANSFERS: "_x9 3x9", PREFILL: "_x9 1x9"}),
     ("KvTransferFails", 12, {BOOTSTRAPS: "3x9 4x9", PREFILL: "1x20"}, {BOOTSTRAPS: "3x9 4x9", PREFILL: "1x20", GIVEN_UP: "7x8 8x9"}),
     ("KvTransferFails", 12,
      {TRANSFERS: "3x9 4x9", BOOTSTRAPS: "_x9 1x9", PREFILL: "1x20", GIVEN_UP: "6x9 7x9"},
@@ -100,8 +102,8 @@ CASES: list[tuple[str, int, Series, Series]] = [
      {TRANSFERS: "3x9 4x9", PREFILL: "1x20", GIVEN_UP: "6x9 40x9", ERRORS: "2x20"}),
     ("KvStuck", 20, {STUCK: "2x30", MOVED: "5x30"}, {STUCK: "2x30", MOVED: "0+1x30"}),
     ("KvStuck", 20, {STUCK: "2x30", MOVED: "5x30"}, {STUCK: "2x17 0 2x30", MOVED: "5x30"}),
-    ("KvSlow", 40, {MB: "0+1000x50", N: "0+10x50", MS: "0+2500x50", PROOF: "5x50"}, {MB: "0+1000x50", N: "0+10x50", MS: "0+1900x50", PROOF: "5x50"}),
-    ("KvSlow", 40, {MB: "0+1000x50", N: "0+10x50", MS: "0+2500x50", PROOF: "5x50"}, {MB: "0+1000x50", N: "0+20x50", MS: "0+2500x50", PROOF: "5x50"}),
+    ("KvSlow", 40, {MB: "0+1000x50", N: "0+10x50", MS: "0+3100x50", PROOF: "5x50"}, {MB: "0+1000x50", N: "0+10x50", MS: "0+2900x50", PROOF: "5x50"}),
+    ("KvSlow", 40, {MB: "0+1000x50", N: "0+110x50", MS: "0+14000x50", PROOF: "5x50"}, {MB: "0+10x50", N: "0+1000x50", MS: "0+90000x50", PROOF: "5x50"}),
     ("KvPoolFull", 15, {USAGE: "0.97x20"}, {USAGE: "0.97x10 0.9 0.97x9"}),
     ("KvCacheSmaller", 10, {TOKENS: "516480x20", FIRST: "1033600x20"}, {TOKENS: "950000x20", FIRST: "1033600x20"}),
     ("ProofBeforeBoot", 40, {OF_DRIVER: "99x50", 'node_boot_time_seconds{host="a"}': "100x50"}, {OF_DRIVER: "101x50", 'node_boot_time_seconds{host="a"}': "100x50"}),
