@@ -58,6 +58,12 @@ def _member(host: Inventoried) -> Member | None:
     said, service, reached = (host.data.get(name) for name in ("roles", "service", "service_address"))
     if said is not None and (not isinstance(said, list) or not said):
         raise PlanError(f'{host.name}: setting roles = {said!r}: write a list, such as ["prefill", "router"]')
+    if "server" in host.groups or "server" in (said or ()):
+        raise PlanError(
+            f"{host.name} is to be a whole server of several: no router of this playbook stands before whole servers "
+            'of several hosts; let each serve alone (layout = "single", in no group of that name), a load balancer '
+            "of yours in front of them"
+        )
     unknown = [role for role in said or [] if role not in PARTS]
     if unknown:
         raise PlanError(
