@@ -52,7 +52,7 @@ ifdef CRASHES
 else ifdef PART
 	@$(VENV)/bin/python -m tests.node.broken_runs --part $(PART) --seed $(or $(SEED),1) --together $(or $(TOGETHER),1)
 else
-	@FAULTS=$(or $(FAULTS),20) SEED=$(or $(SEED),$(shell date +%s)) $(VENV)/bin/python -m pytest tests/node/test_faults.py tests/node/test_parts.py tests/node/test_revisions.py tests/node/test_take_back.py tests/node/test_upgrade.py tests/node/test_watchdog.py tests/node/test_model_of_ones_own.py
+	@FAULTS=$(or $(FAULTS),20) SEED=$(or $(SEED),$(shell date +%s)) $(VENV)/bin/python -m pytest tests/node/test_faults.py tests/node/test_panels.py tests/node/test_parts.py tests/node/test_revisions.py tests/node/test_take_back.py tests/node/test_upgrade.py tests/node/test_watchdog.py tests/node/test_model_of_ones_own.py
 endif
 
 test-fleet: $(SUITE) packages ## several hosts that serve together, and what happens to them with people on it; HOSTS=2, 3 or 4

@@ -47,9 +47,10 @@ def main() -> int:
     told = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
     compared = {one["host"]: one["rows"] for one in told if "rows" in one}
     report = next((one for one in told if one.get("plan") is not None), None)
-    if ran.returncode or report is None or not compared:
+    if ran.returncode or report is None or not compared or (arguments.service and {*hosts} - {*compared}):
         return could_not_tell(ran, ", ".join(hosts))
-    found = {host: rows_of(report, host, rows) for host, rows in compared.items()}
+    order = hosts if arguments.service else list(compared)
+    found = {host: rows_of(report, host, compared[host]) for host in order}
     if arguments.json:
         print(json.dumps({host: [row.as_data() for row in rows] for host, rows in found.items()}, indent=2))
     else:

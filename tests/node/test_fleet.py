@@ -9,6 +9,8 @@ import json
 import os
 import shlex
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -19,8 +21,17 @@ import pytest
 from tasks.plan.service.paths import BOOT_ID, RESUME, UNITS
 from tests.node import together, watching
 from tests.node.asking import CONFIG, answer, out
-from tests.node.deploying import Result, broken_off, built_once, deploy, plain_user, provisioned, without_plain_user
-from tests.node.node import Node
+from tests.node.deploying import (
+    Result,
+    broken_off,
+    built_once,
+    deploy,
+    environment,
+    plain_user,
+    provisioned,
+    without_plain_user,
+)
+from tests.node.node import REPOSITORY, Node
 from tests.node.process import command
 from tests.node.single import counters, grown, unwatched
 from tests.node.steady import Steady, steady
@@ -168,6 +179,47 @@ def test_every_worker_answers_and_a_second_run_changes_nothing(fleet: Service) -
     counted = spread(fleet)
     assert [sum(of_role.values()) for of_role in counted.values()] == [24, 24], counted
     assert all(count for of_role in counted.values() for count in of_role.values()), counted
+
+
+def drift(fleet: Service) -> tuple[int, list[str]]:
+    """Exit status and lines of what `make drift SERVICE=main` prints."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "tasks.support.drift", "--service", "main", "--inventory", fleet.inventory],
+        cwd=REPOSITORY, env=environment(fleet), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ran.stdout, ran.stderr
+    return ran.returncode, ran.stdout.splitlines()
+
+
+def test_drift_of_a_service_names_the_host_that_differs(fleet: Service) -> None:
+    script, hosts = f"{CONFIG}/decode.sh", len(fleet.nodes)
+    same = [f"{node.name}: nothing differs" for node in fleet.nodes]
+    assert drift(fleet) == (0, [*same, f"service main: nothing differs on its {hosts} hosts"])
+    changed = fleet.of("decode")[0]
+    out(changed, f"cp -a {script} {script}.as-wanted && echo '# by hand' >>{script}")
+    try:
+        status, said = drift(fleet)
+    finally:
+        out(changed, f"mv {script}.as-wanted {script}")
+    print("\n".join(said))
+    assert status == 2 and f"{changed.name}: 1 thing differs" in said
+    assert said[-1] == f"service main: 1 of {hosts} hosts differ: {changed.name}"
+    assert [line for line in said if line.endswith("nothing differs")] == [
+        f"{node.name}: nothing differs" for node in fleet.nodes if node is not changed
+    ]
+    assert drift(fleet)[0] == 0
+
+
+def test_a_service_has_a_page_of_all_its_hosts(fleet: Service) -> None:
+    unchanged(fleet)
+    page = REPOSITORY / "reports" / "main.service.html"
+    data = json.loads(page.with_suffix(".json").read_text())
+    assert {one["host"]: tuple(one["roles"]) for one in data["hosts"]} == fleet.roles
+    assert [one["address"] for one in data["hosts"]] == [node.address for node in fleet.nodes]
+    assert len({one["release"] for one in data["hosts"]}) == 1
+    assert data["verdict"]["sentence"].endswith("the router answers right.")
+    for node in fleet.nodes:
+        assert f'href="{node.name}.html"' in page.read_text() and page.with_name(f"{node.name}.html").is_file()
 
 
 def test_a_stranger_in_the_network_reaches_no_worker_and_the_others_do(fleet: Service) -> None:
