@@ -133,6 +133,9 @@ def _comes_up(state: State, host: Host, units: Mapping[str, str], limit: int, as
 def _answers(state: State, host: Host, routers: Sequence[Router]) -> bool:
     """The service, asked through the router of another host, which has this host's servers again."""
     for router in routers:
+        if router.count() is None:
+            summary.last(host, f"not asked: the router on {router.host.name} does not run", "yellow")
+            continue
         if fault := router.asked():
             summary.last(host, fault, "red")
             return False
