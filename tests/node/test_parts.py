@@ -1,4 +1,4 @@
-"""Parts on their own: what `make stop`, `start`, `verify`, `logs`, `bundle` and `remove` do to a host, and leave alone."""
+"""Parts on their own: what `make stop`, `start`, `reboot`, `verify`, `logs`, `bundle` and `remove` do to a host, and leave alone."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tasks.plan.service.paths import BOOT_ID
 from tasks.plan.service.units import mark
 from tests.node.asking import UNITS, answers, out, pids, states
 from tests.node.deploying import Result, deploy, plain_user, without_plain_user
@@ -74,6 +75,24 @@ def test_stopped_is_stopped_until_somebody_starts_it(served: Node) -> None:
     assert pids(served) == before, "what runs is only asked"
     assert part(served, "upkeep.restart").status == 0
     assert not set(pids(served).values()) & set(before.values())
+    assert deploy(served, "-y", reprove=True).status == 0, "the links were measured before the reboot"
+    assert deploy(served, "-y").changed == []
+
+
+@long
+def test_a_reboot_on_purpose_brings_back_what_ran(served: Node) -> None:
+    boot, before = out(served, f"cat {BOOT_ID}"), pids(served)
+    rebooted = part(served, "upkeep.reboot", start_on_boot=False)
+    assert rebooted.status == 0, rebooted.output
+    assert out(served, f"cat {BOOT_ID}") != boot
+    assert "no other host has a router: no request is answered until it is back" in rebooted.output
+    assert "no request was answered for" in rebooted.output and "answers every question right" in rebooted.output
+    assert states(served) == ["active"] * 3 and not set(pids(served).values()) & set(before.values())
+    assert part(served, "upkeep.stop").status == 0
+    again = part(served, "upkeep.reboot")
+    assert again.status == 0 and "rebooted; nothing runs, as before: " in again.output, again.output
+    assert states(served) == ["inactive"] * 3
+    assert part(served, "upkeep.start").status == 0
     assert deploy(served, "-y", reprove=True).status == 0, "the links were measured before the reboot"
     assert deploy(served, "-y").changed == []
 
