@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -88,8 +88,14 @@ class Series:
     labels: Mapping[str, str]
     points: tuple[tuple[float, float], ...]  # seconds since 1970, value
 
-    def name(self, legend: str) -> str:
-        return " ".join(_LABEL.sub(lambda found: str(self.labels.get(found[1], "")), legend).split())
+    def name(self, legend: str, hidden: Collection[str] = ()) -> str:
+        """hidden: labels that tell nothing, unless they are all there is."""
+        shown = {name: value for name, value in self.labels.items() if name not in hidden}
+        return _filled(legend, shown) or _filled(legend, self.labels)
+
+
+def _filled(legend: str, labels: Mapping[str, str]) -> str:
+    return " ".join(_LABEL.sub(lambda found: labels.get(found[1], ""), legend).split())
 
 
 @dataclass(frozen=True)
@@ -200,7 +206,8 @@ class Shown:
 
 def view(host: str, dashboards: Iterable[Dashboard], told: Told, seconds: int, step: int) -> dict[str, Any]:
     """What templates/status.html.j2 shows."""
-    answers, now = told.answers, told.now
+    now = told.now
+    hidden = {label for label in ("service", "host") if len(_values(told.answers, label)) < 2}
     return {
         "host": host,
         "verdict": _verdict(told.alerts),
@@ -209,7 +216,7 @@ def view(host: str, dashboards: Iterable[Dashboard], told: Told, seconds: int, s
         "begin": _at(now - seconds),
         "hours": spell(seconds / HOUR),
         "parts": [
-            (one.title, [_shown(panel, answers, now, seconds, step) for panel in one.panels]) for one in dashboards
+            (one.title, [_shown(panel, told, hidden, seconds, step) for panel in one.panels]) for one in dashboards
         ],
     }
 
@@ -218,15 +225,15 @@ def in_words(view: Mapping[str, Any]) -> str:
     """How many panels have data, and what fires."""
     panels = [panel for _, of_part in view["parts"] for panel in of_part]
     drawn = sum(panel.plot is not None for panel in panels)
-    return f"{drawn} of {len(panels)} panels have data; {view['verdict']['word']}"
+    return f"{drawn} of {len(panels)} panels have data; {view['verdict']['word'].lower()}"
 
 
 def _verdict(alerts: Sequence[Alert] | None) -> dict[str, str]:
     if alerts is None:
-        return {"level": "incomplete", "mark": MARKS["incomplete"], "word": "alerts not known",
+        return {"level": "incomplete", "mark": MARKS["incomplete"], "word": "Alerts not known",
                 "sentence": "Prometheus did not tell its alerts."}  # fmt: skip
     if not alerts:
-        return {"level": "healthy", "mark": MARKS["healthy"], "word": "no alert fires", "sentence": ""}
+        return {"level": "healthy", "mark": MARKS["healthy"], "word": "No alert fires", "sentence": ""}
     level = "error" if any(alert.pages for alert in alerts) else "warning"
     names = ", ".join(dict.fromkeys(alert.name for alert in alerts))
     word = "1 alert fires" if len(alerts) == 1 else f"{len(alerts)} alerts fire"
@@ -247,13 +254,20 @@ def _at(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _shown(panel: Panel, answers: Mapping[str, Answer], now: float, seconds: int, step: int) -> Shown:
+def _values(answers: Mapping[str, Answer], label: str) -> set[str]:
+    """Of a label, in all that Prometheus told."""
+    return {one.labels[label] for answer in answers.values() for one in answer.series if label in one.labels}
+
+
+def _shown(panel: Panel, told: Told, hidden: Collection[str], seconds: int, step: int) -> Shown:
+    answers, now = told.answers, told.now
     found: list[tuple[str, Series]] = []
     faults: list[tuple[str, str]] = []  # of queries without data: what they ask for, and what Prometheus said
     for query, legend in panel.queries:
         answer = answers.get(query, Answer(fault="Prometheus was not asked"))
         series = sorted(
-            ((one.name(legend), one) for one in answer.series if one.points), key=lambda named: _in_order(named[0])
+            ((one.name(legend, hidden), one) for one in answer.series if one.points),
+            key=lambda named: _in_order(named[0]),
         )
         found += series
         if not series:

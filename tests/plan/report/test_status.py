@@ -58,9 +58,18 @@ def test_every_panel_of_the_playbook_has_a_unit_that_the_page_knows() -> None:
 def test_lines_are_named_by_their_labels_in_the_order_of_numbers() -> None:
     series = [({"gpu": str(number), "host": "gpu-1"}, [1.0, 2.0]) for number in (10, 9, 2)]
     one = shown(panel(q="{{host}} GPU {{gpu}}"), said("q", *series))
-    assert [line.name for line in one.lines] == ["gpu-1 GPU 2", "gpu-1 GPU 9", "gpu-1 GPU 10"]
+    assert [line.name for line in one.lines] == ["GPU 2", "GPU 9", "GPU 10"]
     assert [(line.last, line.most) for line in one.lines] == [("2", "2")] * 3
     assert one.plot and len(one.plot.lines) == 3
+
+
+def test_hosts_are_named_where_there_are_several() -> None:
+    both = [({"host": host, "gpu": "0"}, [1.0]) for host in ("gpu-2", "gpu-1")]
+    assert [line.name for line in shown(panel(q="{{host}} GPU {{gpu}}"), said("q", *both)).lines] == [
+        "gpu-1 GPU 0",
+        "gpu-2 GPU 0",
+    ]
+    assert shown(panel(q="{{host}}"), said("q", both[0])).lines[0].name == "gpu-2", "there is no other name"
 
 
 def test_a_label_that_nobody_has_leaves_no_hole() -> None:
@@ -159,7 +168,7 @@ def test_alerts_that_fire_stand_on_top_those_that_page_first() -> None:
 @pytest.mark.parametrize("alerts", [None, 5, [5], [{}], [{"state": "firing"}], [{"state": "firing", "labels": 5}]])
 def test_alerts_that_cannot_be_read_are_not_known(alerts: object) -> None:
     shown = view("gpu-1", [dashboard(panel(q="x"))], read([said("q"), {"alerts": alerts}]), HOUR, STEP)
-    assert shown["verdict"]["word"] == "alerts not known"
+    assert shown["verdict"]["word"] == "Alerts not known"
 
 
 @pytest.mark.parametrize(
