@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 from pyinfra.api import Config, Host, Inventory, State
-from pyinfra.context import ctx_state
+from pyinfra.connectors.util import CommandOutput, OutputLine
+from pyinfra.context import ctx_host, ctx_state
 
 from tasks.plan.errors import PlanError
 from tasks.plan.fleet.service import Together
@@ -26,7 +29,7 @@ class Run:
         services = {name.replace("-", "_"): {"service": "code"} for name in CODE}
         hosts = inventoried(groups, **{**services, **changes})
         names = [(host.name, dict(host.data)) for host in hosts]
-        grouped = {
+        grouped: dict[str, Any] = {
             role: ([n for n, played in groups.items() if role in played], {})
             for role in ("prefill", "decode", "router")
         }
@@ -89,3 +92,41 @@ def test_a_service_that_cannot_be_planned_refuses_its_hosts_by_itself(
 ) -> None:
     monkeypatch.setitem(fleet._services, "main", PlanError("service 'main' cannot be"))
     assert run.fail("gpu-1") == {"gpu-2", "gpu-3", "gpu-4", "gpu-5", "gpu-6", "gpu-7"}
+
+
+class Way:
+    """The end of a way onto a host: what servers elsewhere tell that are asked from there."""
+
+    def __init__(self, told: Mapping[str, Mapping[str, object]]) -> None:
+        self.told = told
+
+    def run_shell_command(self, command: object, **_: object) -> tuple[bool, CommandOutput]:
+        lines = []
+        for url, said in self.told.items():
+            assert url in str(command)
+            answer = base64.b64encode(b"HTTP/1.1 200 OK\r\n\r\n" + json.dumps(said).encode()).decode()
+            lines.append(f"{url} {answer if said else ''}")
+        return True, CommandOutput([OutputLine("stdout", line) for line in lines])
+
+
+@pytest.mark.parametrize(
+    ("told", "gone"),
+    [
+        ({"version": "SAME"}, False),
+        ({"version": "0.0.1"}, True),
+        ({"version": "SAME", "page_size": 1}, True),
+        ({}, True),
+    ],
+)
+def test_servers_of_a_host_that_failed_get_requests_where_they_tell_the_same(
+    run: Run, told: dict[str, object], gone: bool
+) -> None:
+    plan = fleet_plans(CHAT)["gpu-1"]
+    if "version" in told:
+        told = {**told, "version": told["version"].replace("SAME", plan.release.manifest.sglang)}  # type: ignore[attr-defined]
+    with ctx_host.use(run.host("gpu-1")):
+        assert fleet.gone(plan) == frozenset()
+        run.fail("gpu-4")
+        run.host("gpu-1").connector = Way({"http://10.1.0.4:30001/server_info": told})  # type: ignore[assignment]
+        run.host("gpu-1").connected = True
+        assert fleet.gone(plan) == (frozenset({"http://10.1.0.4:30001"}) if gone else frozenset())
