@@ -25,7 +25,7 @@ def from_here(host_name: str, data: Mapping[str, Any], report_dir: object) -> di
     }
     if isinstance(report_dir, str) and report_dir:
         stem = report.file_stem(host_name)
-        for end in ("html", "json", "dry.html", "dry.json"):
+        for end in ("html", "json", "dry.html", "dry.json", "status.html"):
             path = Path(report_dir) / f"{stem}.{end}"
             if path.is_file():
                 found[f"reports/{path.name}"] = path.read_text(errors="replace")
