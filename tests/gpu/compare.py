@@ -53,7 +53,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--limit", type=float, default=300.0, metavar="SECONDS", help="of one request")
     parser.add_argument("--json", action="store_true", help="the result as JSON")
-    given = parser.parse_args(words)
+    given = parser.parse_intermixed_args(words)  # a file may come after options
     low, _, end = given.ids.partition(":")
     if not (low.isdigit() and end.isdigit() and int(low) < int(end)):
         parser.error(f"--ids {given.ids}: LOW:END, the first id and the one after the last")

@@ -152,6 +152,7 @@ def test_answers_that_were_kept_are_compared(
 ) -> None:
     file = kept(two, tmp_path)
     assert compare.main([service(two[1], honest), file, *FEW]) == compare.EQUAL
+    assert compare.main([service(two[1], honest), *FEW, file, "--json"]) == compare.EQUAL
     assert compare.main([service(two[1], other_from_the_fourth_on), file, *FEW]) == compare.DIFFERENT
     assert capsys.readouterr().out.splitlines()[-1] == "4 of 6 answers equal, 6 distinct ones among them"
 

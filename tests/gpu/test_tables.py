@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from tasks.plan.bench.figures import compare
 from tasks.plan.bench.goodput import Limits
+from tasks.plan.bench.page import view
 from tests.gpu import tables
 
 KEPT = Path(__file__).resolve().parents[1] / "plan" / "fixtures" / "bench-h200"
@@ -38,6 +41,24 @@ def test_the_checksum_and_the_stages(tmp_path: Path) -> None:
     assert "| in / out, in flight | without | with kv_checksum | without again |\n" in told
     assert "| http://127.0.0.1:30000 | per_stage_req_latency_seconds | bootstrap | 3 | 2.1 |\n" in told
     assert "tokens |" not in told
+
+
+def test_both_roles_on_one_card() -> None:
+    """As measured in December 2026, with the loads in flight and at rates in files of their own."""
+    told = tables.page(KEPT / "one-card", Limits(450, 40))
+    assert (
+        "| 8,192 / 256, 64 | 657 (657 to 658); 21,307, 11.5, 14.5 | 1,047 (1,047 to 1,047); 6,393, 36.2, 14.6 |" in told
+    )
+    assert "| in / out, in flight | without | with kv_checksum |\n" in told
+    assert "| http://127.0.0.1:30000 | per_stage_req_latency_seconds | prefill_forward | 162 | 256.1 |" in told
+    kept = tables.results(KEPT / "one-card", ["load-pd", "rates-single"])
+    shown = view(compare([kept["load-pd"], kept["rates-single"]]), Limits(450, 40))
+    assert not shown["sentence"] and not shown["alone"], "the newest of each have no load in common"
+
+
+def test_the_patch_that_puts_both_roles_on_one_card_applies() -> None:
+    patch = ["git", "apply", "--check", "tests/gpu/one-card.patch"]
+    assert subprocess.run(patch, cwd=Path(__file__).resolve().parents[2]).returncode == 0
 
 
 def test_a_folder_with_nothing(tmp_path: Path) -> None:
