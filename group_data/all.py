@@ -251,6 +251,15 @@ prometheus_retention_gb = 10  # GB that they may take; the oldest go first
 alertmanager_port = 9093  # TCP, on 127.0.0.1
 # YAML file on your machine that tells alertmanager whom to send alerts to; None = it only shows them on its page
 alertmanager_config = None
+# Grafana with the dashboards, beside Prometheus, from its maker's repository or your mirror of it (docs/monitoring.md):
+# "URI SUITE COMPONENT...", and its public key, a file on your machine; None = no Grafana
+grafana_repository = None
+grafana_keyring = None
+grafana_port = 3000  # TCP, on 127.0.0.1
+# DCGM's exporter on hosts with GPUs, likewise from NVIDIA's repository; None = none
+dcgm_repository = None
+dcgm_keyring = None
+dcgm_port = 9400  # TCP, on 127.0.0.1
 node_exporter_port = 9100  # TCP, on 127.0.0.1
 # TCP, on service_address, for the host of the group `monitoring` alone: figures of the host and its servers; only where
 # another host is in that group

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from pyinfra import host, logger
 from pyinfra.api import deploy
@@ -15,13 +14,13 @@ from tasks.operations import driver as operations
 from tasks.operations import files
 from tasks.plan.driver import steps as driver
 from tasks.plan.driver.steps import AwaitsReboot, Steps
-from tasks.plan.errors import PlanError
 from tasks.plan.files import FoundPaths, WantedDirectory, WantedFile
 from tasks.plan.findings import error
 from tasks.plan.host.answers import Answer
 from tasks.plan.proof.judgement import NONE
+from tasks.plan.service.repository import DRIVER, KEYRINGS
 from tasks.plan.settings.settings import Settings
-from tasks.support import report
+from tasks.support import keyring, report
 from tasks.support.barrier import barrier
 
 
@@ -31,7 +30,7 @@ def provide(seen: preflight.Seen) -> None:
         return
     with preflight.reported(seen):
         steps = _steps(seen)
-    found = host.get_fact(Paths, paths=[driver.KEYRINGS, *driver.PLACED])
+    found = host.get_fact(Paths, paths=[KEYRINGS, *driver.PLACED])
     _managed(settings=seen.settings, steps=steps, wanted=_wanted(seen.settings), found=found)
     barrier("driver")
     if steps.reboot:
@@ -46,14 +45,14 @@ def _steps(seen: preflight.Seen) -> Steps:
     version = settings.driver_version
     assert version is not None
     manifest = driver.require_serves(version, [seen.held_on.release.manifest] if seen.held_on else seen.offered)
-    key = _key(settings)
+    key = keyring.of(DRIVER, settings.driver_keyring)
     answers: Mapping[str, Answer] = host.get_fact(Driver, packages=settings.driver_packages)
     found = driver.read({**seen.answers, **answers})
     if not found.runs(settings):  # else preflight judges all of it
         preflight.judge_system(seen, manifest)
     offer = None
     if not found.has(settings):
-        source = driver.source(settings.driver_repository, "KEYRING") if settings.driver_repository else None
+        source = DRIVER.source(settings.driver_repository, "KEYRING") if settings.driver_repository else None
         of_apt: Mapping[str, Answer] = host.get_fact(
             Offer,
             packages=settings.driver_packages,
@@ -68,34 +67,20 @@ def _steps(seen: preflight.Seen) -> Steps:
     return driver.steps(settings, found, offer)
 
 
-def _key(settings: Settings) -> WantedFile | None:
-    """The repository's public key, from a file of this machine."""
-    if settings.driver_keyring is None:
-        return None
-    try:
-        return driver.read_keyring(Path(settings.driver_keyring).expanduser().read_bytes(), settings.driver_keyring)
-    except OSError as fault:
-        raise PlanError(
-            f"setting driver_keyring = {settings.driver_keyring!r} cannot be read on this machine: {fault.strerror}"
-        ) from None
-
-
 def _wanted(settings: Settings) -> dict[str, WantedFile]:
     """Files by path; what is not in it is taken away."""
     assert settings.driver_version is not None
     wanted = [driver.preferences(settings.driver_version), driver.upgrades()]
-    key = _key(settings)
+    key = keyring.of(DRIVER, settings.driver_keyring)
     if settings.driver_repository and key:
-        wanted += [key, driver.source(settings.driver_repository, key.path)]
+        wanted += [key, DRIVER.source(settings.driver_repository, key.path)]
     return {file.path: file for file in wanted}
 
 
 @deploy("Driver")
 def _managed(settings: Settings, steps: Steps, wanted: Mapping[str, WantedFile], found: FoundPaths) -> None:
     assert settings.driver_version is not None
-    files.directory(
-        name=f"Folder {driver.KEYRINGS}", wanted=WantedDirectory(driver.KEYRINGS), found=found[driver.KEYRINGS]
-    )
+    files.directory(name=f"Folder {KEYRINGS}", wanted=WantedDirectory(KEYRINGS), found=found[KEYRINGS])
     for path in driver.PLACED:
         if path in wanted:
             files.file(name=f"File {path}", wanted=wanted[path], found=found[path])

@@ -25,7 +25,7 @@ def watch(plan: Plan) -> None:
     elif plan.system.monitored:
         daemons.removed(
             name="No monitoring",
-            packages=[name for name in monitoring.PACKAGES if name in plan.system.packages],
+            packages=[name for name in monitoring.packages_of() if name in plan.system.packages],
             units=monitoring.UNITS_OF_OURS,
         )
 
@@ -43,10 +43,11 @@ def _watched(plan: Plan) -> None:
     units = monitoring.read(host.get_fact(Monitoring, units=of_unit), of_unit)
     written = {file.path for file in every if compare(file, found[file.path]).content}
 
-    if any(found[path].kind != "absent" for path in monitoring.belongings(gone)):
+    gone = tuple(unit for unit in gone if any(found[path].kind != "absent" for path in monitoring.belongings([unit])))
+    if gone:
         daemons.removed(
-            name="No Prometheus here" if not keeps else "No figures for another Prometheus",
-            packages=[name for name in plan.system.packages if f"{name}.service" in gone],
+            name=f"No longer here: {', '.join(gone)}",
+            packages=[name for name in monitoring.packages_of(gone) if name in plan.system.packages],
             units=gone,
         )
     for folder in folders:
@@ -58,8 +59,7 @@ def _watched(plan: Plan) -> None:
         written |= {alerts.path} if compare(alerts, found_alerts) else set()
         files.file(name=f"File {alerts.path}", wanted=alerts, found=found_alerts, leftovers=left)
     for file in every:
-        then = "systemctl daemon-reload" if monitoring.is_unit(file.path) else None
-        files.file(name=f"File {file.path}", wanted=file, found=found[file.path], then=then)
+        files.file(name=f"File {file.path}", wanted=file, found=found[file.path], then=monitoring.then(file.path))
     if hosts not in {file.path for file in every}:
         files.absent(name=f"No {hosts}", path=hosts, found=found[hosts])
     system.packages(

@@ -24,6 +24,7 @@ from tasks.facts.system import System as SystemFact
 from tasks.plan import checks
 from tasks.plan.checks.silenced import check_silenced
 from tasks.plan.errors import PlanError
+from tasks.plan.files import WantedFile
 from tasks.plan.findings import Finding, Level, Refused, error, named
 from tasks.plan.host import answers as reading
 from tasks.plan.host.answers import Answer, Hardware, System
@@ -45,7 +46,7 @@ from tasks.plan.service.instances import Remote
 from tasks.plan.service.paths import Paths
 from tasks.plan.service.watching import Watching
 from tasks.plan.settings.settings import Settings
-from tasks.support import catalogue, certificate, fleet, lock, report, summary
+from tasks.support import catalogue, certificate, fleet, keyring, lock, report, summary
 
 
 @dataclass
@@ -62,6 +63,7 @@ class Seen:
     api_key_before: str | None
     tls: bytes | None
     alerts: bytes | None  # alertmanager's configuration, where it is the user's
+    keyrings: Mapping[str, WantedFile]  # of makers' repositories
     now: float  # seconds since 1970 when the host told its clock
     answers: Mapping[str, Answer]  # of the facts System and Hardware
     system: System
@@ -136,6 +138,7 @@ def _examined() -> Seen:
     api_key, before = (_key(wanted, name) if wanted.routes else None for name in keys)
     tls = certificate.joined(wanted) if wanted.routes else None
     alerts = catalogue.alertmanager(wanted)
+    keyrings = keyring.of_monitoring(wanted)
     paths = Paths.of(wanted, stated)
     lock.take(wanted)
 
@@ -152,7 +155,7 @@ def _examined() -> Seen:
     now = time.time()
     answers, system = _looked_at(wanted, paths, possible)
     return Seen(
-        wanted, offered, stated, paths, releases, held_on, api_key, before, tls, alerts, now, answers, system,
+        wanted, offered, stated, paths, releases, held_on, api_key, before, tls, alerts, keyrings, now, answers, system,
         together.others, together.watching, ruled=ruled,
     )  # fmt: skip
 
@@ -165,7 +168,7 @@ def _looked_at(wanted: Settings, paths: Paths, possible: Sequence[Manifest]) -> 
         paths=[paths.root, paths.state],
         sysctls=[*KERNEL_SETTINGS, *KERNEL_LIMITS],
         packages=sorted(
-            {package for one in possible for package in debian_packages(one, one.python)} | set(monitoring.PACKAGES)
+            {package for one in possible for package in debian_packages(one, one.python)} | {*monitoring.packages_of()}
         ),
     )
     with named("host/system/readable"):
@@ -282,7 +285,7 @@ def _planned(seen: Seen, hardware: Hardware, model: Model, own: Description, of_
     every = (*served, *router)
     return Plan(
         wanted, release, profile, paths, seen.system, hardware, every, catalogue.uv_lock(), seen.api_key,
-        api_key_before=seen.api_key_before, tls=seen.tls, alerts=seen.alerts,
+        api_key_before=seen.api_key_before, tls=seen.tls, alerts=seen.alerts, keyrings=seen.keyrings,
         arguments=described.arguments, history=seen.history, pin=pin, asked=own.release if pin else None,
         derived=model.derived, model_told=model.told, others=seen.others, watching=seen.watching,
     )  # fmt: skip

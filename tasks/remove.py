@@ -33,7 +33,9 @@ def everything() -> None:
         )
         watching = host.get_fact(Paths, paths=monitoring.belongings())
         if any(found.kind != "absent" for found in watching.values()):
-            daemons.removed(name="No monitoring", packages=monitoring.PACKAGES, units=monitoring.UNITS_OF_OURS)
+            # apt knows those of makers' repositories only where a run named these
+            had = [unit for unit in monitoring.DAEMONS if watching[monitoring.drop_in(unit)].kind != "absent"]
+            daemons.removed(name="No monitoring", packages=monitoring.packages_of(had), units=monitoring.UNITS_OF_OURS)
         operations.removed(
             name=f"Nothing of ours on {host.name}",
             there=there,

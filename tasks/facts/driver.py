@@ -6,7 +6,8 @@ import base64
 import shlex
 
 from tasks.facts.sections import PRELUDE, Sections
-from tasks.plan.driver.steps import PREFERENCES, SOURCE
+from tasks.plan.driver.steps import PREFERENCES
+from tasks.plan.service.repository import DRIVER
 
 _SCRIPT = r"""
 drivers() { dpkg-query -W -f '${db:Status-Abbrev}\t${binary:Package}\t${Version}\n' |
@@ -78,7 +79,7 @@ class Offer(Sections):
     ) -> str:
         """held: packages whose hold does not count. source: a text whose Signed-By is 'KEYRING', "" where the host's
         apt knows the repository."""
-        own = SOURCE.rpartition("/")[2]
+        own = DRIVER.path.rpartition("/")[2]
         pin = f'>"$t/preferences/{PREFERENCES.rpartition("/")[2]}"'
         files = [f'rm -f "$t/sources/{own}"', f"printf %s {shlex.quote(preferences)} {pin}"]
         if source:

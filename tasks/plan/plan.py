@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
@@ -43,6 +43,7 @@ class Plan:
     api_key: str | None = None  # from the environment of whoever runs the deploy
     api_key_before: str | None = None  # that clients may still send
     tls: bytes | None = None  # certificate and key, where they come from the machine that runs pyinfra
+    keyrings: Mapping[str, WantedFile] = field(default_factory=dict)  # of makers' repositories, by the settings' name
     alerts: bytes | None = None  # alertmanager's configuration, where it is the user's
     findings: tuple[Finding, ...] = ()  # of every check, healthy ones too
     arguments: tuple[str, ...] = ()  # long options that the release's server knows, sorted

@@ -218,6 +218,11 @@ def alert_rules() -> bytes:
     return (ROOT / "files" / "monitoring" / "alerts.yml").read_bytes()
 
 
+def dashboard_files() -> dict[str, bytes]:
+    """By name, as they are imported into a Grafana."""
+    return {path.name: path.read_bytes() for path in sorted(DASHBOARDS.glob("*.json"))}
+
+
 def dashboards() -> list[Dashboard]:
     """In the order in which somebody looks: the service, the way between its servers, hosts."""
     return [status.dashboard((DASHBOARDS / f"{name}.json").read_text()) for name in ("service", "kv-path", "host")]

@@ -27,7 +27,7 @@ from tasks.plan.service.instances import Instance, goes_with
 from tasks.plan.service.paths import SYSCTL, UNITS, WATCHDOG, WATCHDOG_RUN
 from tasks.plan.service.restarts import SYSTEMDS_OWN, Fingerprint
 from tasks.plan.service.units import mark
-from tasks.support.catalogue import ROOT, alert_rules
+from tasks.support.catalogue import ROOT, alert_rules, dashboard_files
 
 _templates = Environment(
     loader=FileSystemLoader(ROOT / "templates"),
@@ -143,6 +143,7 @@ def monitoring(plan: Plan) -> list[WantedFile]:
         "paths": plan.paths, "config": planned.FIGURES_CONFIG, "confinement": confinement.of_figures(plan),
     }  # fmt: skip
     return [
+        *planned.repositories(plan),
         *(_of_prometheus(plan) if planned.keeps(plan) else _for_prometheus(plan)),
         planned.figures(plan),
         WantedFile(f"{UNITS}/{planned.COLLECTOR}", _render("metrics.service.j2", of_figures)),
@@ -168,6 +169,7 @@ def _of_prometheus(plan: Plan) -> list[WantedFile]:
         WantedFile(planned.CONFIG, _render("prometheus.yml.j2", values)),
         WantedFile(planned.RULES, alert_rules(), gist="alert rules"),
         planned.targets(plan),
+        *(planned.grafana(plan.settings, dashboard_files()) if plan.settings.grafana_repository else ()),
     ]
 
 

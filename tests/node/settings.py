@@ -59,7 +59,8 @@ ELSEWHERE: dict[str, object] = {
     "router_api_key_env": None, "router_tls_certificate": None, "router_tls_key": None,
     "router_tls_on_host": False, "router_clients": [], "peer_networks": [], "minimum_free_disk_gb": 0.1,
     "minimum_memory_gb_per_gpu": 0.1, "decode_retraction_backup": "cpu_tensor", "report_dir": None,
-    "monitoring": False, "alertmanager_config": None,
+    "monitoring": False, "alertmanager_config": None, "grafana_repository": None, "grafana_keyring": None,
+    "dcgm_repository": None, "dcgm_keyring": None,
 }  # fmt: skip
 
 

@@ -11,17 +11,13 @@ from tasks.plan.files import WantedFile
 from tasks.plan.host.answers import GPU_COLUMNS, Answer, module_version
 from tasks.plan.release import versions
 from tasks.plan.release.manifest import Manifest, driver_cuda
+from tasks.plan.service.repository import DRIVER
 from tasks.plan.service.units import is_ours
 from tasks.plan.settings.settings import Settings
 
-SOURCE = "/etc/apt/sources.list.d/sglang-pd-driver.sources"
-KEYRINGS = "/etc/apt/keyrings"
-KEYRING = f"{KEYRINGS}/sglang-pd-driver"  # and .gpg or .asc, by which apt tells the format
 PREFERENCES = "/etc/apt/preferences.d/sglang-pd-driver.pref"
 UPGRADES = "/etc/apt/apt.conf.d/52sglang-pd-driver"
-PLACED = (SOURCE, f"{KEYRING}.gpg", f"{KEYRING}.asc", PREFERENCES, UPGRADES)
-ARMOUR = b"-----BEGIN PGP PUBLIC KEY BLOCK-----"
-LARGEST_KEYRING = 65536  # bytes; the vendor's has less than 2,000
+PLACED = (DRIVER.path, *DRIVER.keyrings, PREFERENCES, UPGRADES)
 
 # Names of the driver's packages: regular expressions from the start, as unattended-upgrades reads them.
 NAMES = (
@@ -128,31 +124,6 @@ def require_serves(version: str, offered: Sequence[Manifest]) -> Manifest:
         f"setting driver_version = {version!r} serves {driver_cuda(version)}, release {easiest.name} needs CUDA "
         f"{easiest.cuda}: set {easiest.driver_minimum} or newer"
     )
-
-
-def read_keyring(content: bytes, name: str) -> WantedFile:
-    """A public key as a file for apt. Raises PlanError for anything else."""
-    armoured = content.lstrip().startswith(ARMOUR)
-    packet = content[:1] and content[0] in (0x98, 0x99, 0x9A, 0xC6)  # OpenPGP: a public key comes first
-    if not armoured and not packet:
-        raise PlanError(
-            f"setting driver_keyring = {name!r} is not an OpenPGP public key: name the key file that the repository "
-            "offers (.asc or .gpg)"
-        )
-    if len(content) > LARGEST_KEYRING:
-        raise PlanError(
-            f"setting driver_keyring = {name!r} has {len(content)} bytes, more than {LARGEST_KEYRING}: name a file "
-            "that holds the key of this repository alone"
-        )
-    return WantedFile(f"{KEYRING}.{'asc' if armoured else 'gpg'}", content)
-
-
-def source(repository: str, keyring: str) -> WantedFile:
-    """The repository as apt's sources name it. keyring: a path on the host."""
-    uri, suite, *components = repository.split()
-    lines = ["# written by sglang-pd-playbook: the NVIDIA driver", "Types: deb", f"URIs: {uri}", f"Suites: {suite}"]
-    lines += [f"Components: {' '.join(components)}"] if components else []
-    return _text(SOURCE, *lines, f"Signed-By: {keyring}")
 
 
 def preferences(version: str) -> WantedFile:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from tasks.plan.errors import PlanError
 from tasks.plan.files import WantedDirectory, WantedFile, to_json
@@ -23,19 +25,25 @@ from tasks.plan.service.paths import (
     UNITS,
     WATCHDOG_COUNT,
 )
+from tasks.plan.service.repository import DCGM, GRAFANA, KEYRINGS
 from tasks.plan.service.watching import Watched
 from tasks.plan.settings.roles import at, is_loopback
 from tasks.plan.settings.settings import Settings
 
 PACKAGES = ("prometheus", "prometheus-alertmanager", "prometheus-node-exporter")
-DAEMONS = tuple(f"{package}.service" for package in PACKAGES)
-PROMETHEUS, ALERTMANAGER, NODE_EXPORTER = DAEMONS
+PROMETHEUS, ALERTMANAGER, NODE_EXPORTER = (f"{package}.service" for package in PACKAGES)
+GRAFANA_UNIT, DCGM_UNIT = "grafana-server.service", "nvidia-dcgm-exporter.service"  # of their makers' packages
+PACKAGE_OF = {GRAFANA_UNIT: "grafana", DCGM_UNIT: "datacenter-gpu-manager-exporter"}
+PACKAGE_OF |= {f"{package}.service": package for package in PACKAGES}
+DAEMONS = (PROMETHEUS, ALERTMANAGER, NODE_EXPORTER, GRAFANA_UNIT, DCGM_UNIT)
+GRAFANA_FOLDER = f"{MONITORING}/grafana"
 COLLECTOR, TIMER = "sglang-pd-metrics.service", "sglang-pd-metrics.timer"
 CONFIG, RULES = f"{MONITORING}/prometheus.yml", f"{MONITORING}/alerts.yml"
 ALERTS = f"{MONITORING}/alertmanager.yml"
 TARGETS = f"{MONITORING}/targets.json"
 FIGURES_CONFIG = f"{MONITORING}/metrics.json"
 FORWARDER, FORWARDS = "sglang-pd-figures.service", f"{MONITORING}/figures.json"  # for the Prometheus of another host
+REPOSITORIES = {GRAFANA_UNIT: GRAFANA, DCGM_UNIT: DCGM}
 UNITS_OF_OURS = (*DAEMONS, TIMER, FORWARDER)
 EVERY_S = 15  # between two looks at a target, and at the rules
 LOOPBACK = "127.0.0.1"
@@ -44,13 +52,14 @@ NOBODY = b"route: {receiver: nobody}\nreceivers: [{name: nobody}]\n"  # alerts a
 
 @dataclass(frozen=True)
 class Daemon:
-    """One of the distribution's units, started in our way."""
+    """A unit of the distribution's, or of a maker's package, started in our way."""
 
     unit: str
-    command: tuple[str, ...]  # a line each
+    command: tuple[str, ...]  # a line each; () = as the package starts it
     files: tuple[str, ...]  # that it reads at its start alone
     allowed: tuple[str, ...]  # addresses that it may exchange packets with; () = any
     asks: tuple[str, ...] = ()  # other hosts, besides; a change of them restarts nothing
+    environment: tuple[str, ...] = ()
     credentials: tuple[str, ...] = ()  # NAME:PATH, of files that root alone may read
 
 
@@ -77,8 +86,19 @@ def daemons(plan: Plan) -> tuple[Daemon, ...]:
         (),
         ("localhost",),
     )
+    dcgm = Daemon(
+        DCGM_UNIT,
+        (
+            "/usr/bin/dcgm-exporter",
+            "-f /etc/dcgm-exporter/default-counters.csv",
+            f"-a {LOOPBACK}:{settings.dcgm_port}",
+        ),
+        (),
+        ("localhost",),
+    )
+    of_host = (node_exporter, *([dcgm] if settings.dcgm_repository and settings.serves else []))
     if plan.watching is None or not plan.watching.watched:
-        return (node_exporter,)
+        return of_host
     asked = (source.address.rpartition(":")[0].strip("[]") for source in plan.watching.watched[0].sources)
     return (
         Daemon(
@@ -108,8 +128,63 @@ def daemons(plan: Plan) -> tuple[Daemon, ...]:
             ("localhost",) if plan.alerts is None else (),
             credentials=(f"alertmanager.yml:{ALERTS}",),
         ),
-        node_exporter,
+        *of_host,
+        *([_grafana(settings)] if settings.grafana_repository else []),
     )
+
+
+def _grafana(settings: Settings) -> Daemon:
+    """Whoever reaches its port looks; nobody is its administrator, and it asks nobody but Prometheus."""
+    options = {
+        "SERVER_HTTP_ADDR": LOOPBACK, "SERVER_HTTP_PORT": str(settings.grafana_port),
+        "PATHS_PROVISIONING": GRAFANA_FOLDER, "AUTH_ANONYMOUS_ENABLED": "true", "AUTH_ANONYMOUS_ORG_ROLE": "Viewer",
+        "SECURITY_DISABLE_INITIAL_ADMIN_CREATION": "true", "ANALYTICS_REPORTING_ENABLED": "false",
+        "ANALYTICS_CHECK_FOR_UPDATES": "false", "ANALYTICS_CHECK_FOR_PLUGIN_UPDATES": "false",
+    }  # fmt: skip
+    return Daemon(
+        GRAFANA_UNIT,
+        (),
+        tuple(file.path for file in grafana(settings)),
+        ("localhost",),
+        environment=tuple(f"GF_{name}={value}" for name, value in options.items()),
+    )
+
+
+def grafana(settings: Settings, dashboards: Mapping[str, bytes] = MappingProxyType({})) -> tuple[WantedFile, ...]:
+    """Its data source and where its dashboards lie. dashboards: by file name, as they are imported elsewhere."""
+    source = {"name": "Prometheus", "uid": "sglang-pd", "type": "prometheus", "access": "proxy", "isDefault": True}
+    provider = {"name": "sglang-pd", "type": "file", "options": {"path": f"{GRAFANA_FOLDER}/boards"}}
+    return (
+        WantedFile(
+            f"{GRAFANA_FOLDER}/datasources/sglang-pd.yaml",
+            to_json({"apiVersion": 1, "datasources": [{**source, "url": prometheus(settings)}]}),
+        ),
+        WantedFile(f"{GRAFANA_FOLDER}/dashboards/sglang-pd.yaml", to_json({"apiVersion": 1, "providers": [provider]})),
+        *(
+            WantedFile(f"{GRAFANA_FOLDER}/boards/{name}", _provisioned(content), gist="a dashboard")
+            for name, content in dashboards.items()
+        ),
+    )
+
+
+def _provisioned(dashboard: bytes) -> bytes:
+    """Grafana asks for a data source where somebody imports a dashboard, not where it finds one in a folder."""
+    found = json.loads(dashboard)
+    (source,) = found.pop("__inputs")
+    return json.dumps(found, indent=1).replace(f"${{{source['name']}}}", "sglang-pd").encode() + b"\n"
+
+
+def repositories(plan: Plan) -> tuple[WantedFile, ...]:
+    """Sources and keys of the makers' packages that this host gets. apt takes no repository twice under two keys:
+    NVIDIA's, which may be there for the driver, has DCGM too."""
+    units = {daemon.unit for daemon in daemons(plan)}
+    of_driver = plan.settings.driver_repository if plan.settings.manage_driver else None
+    found: list[WantedFile] = []
+    for unit, repository in REPOSITORIES.items():
+        uri, key = getattr(plan.settings, f"{repository.name}_repository"), plan.keyrings.get(repository.name)
+        if unit in units and uri and key and uri != of_driver:
+            found += [key, repository.source(uri, key.path)]
+    return tuple(found)
 
 
 def keeps(plan: Plan) -> bool:
@@ -118,13 +193,23 @@ def keeps(plan: Plan) -> bool:
 
 
 def packages(plan: Plan) -> list[str]:
-    return [daemon.unit.removesuffix(".service") for daemon in daemons(plan)]
+    return packages_of(daemon.unit for daemon in daemons(plan))
+
+
+def packages_of(units: Iterable[str] = DAEMONS) -> list[str]:
+    return [PACKAGE_OF[unit] for unit in units if unit in PACKAGE_OF]
 
 
 def directories(plan: Plan) -> tuple[WantedDirectory, ...]:
     return (
         WantedDirectory(MONITORING),
         WantedDirectory(FIGURES),
+        *(
+            WantedDirectory(f"{GRAFANA_FOLDER}{below}")
+            for below in ("", "/datasources", "/dashboards", "/boards")
+            if GRAFANA_UNIT in {daemon.unit for daemon in daemons(plan)}
+        ),
+        *([WantedDirectory(KEYRINGS)] if repositories(plan) else []),
         *(WantedDirectory(drop_in(daemon.unit).rpartition("/")[0]) for daemon in daemons(plan)),
     )
 
@@ -132,11 +217,18 @@ def directories(plan: Plan) -> tuple[WantedDirectory, ...]:
 def belongings(units: Sequence[str] = UNITS_OF_OURS) -> list[str]:
     """Every file and folder of ours, or those of some units; what else lies beside the drop-ins is somebody's."""
     of_unit = {
-        **{unit: [drop_in(unit), filter_of(unit)] for unit in DAEMONS},
+        PROMETHEUS: [filter_of(PROMETHEUS), CONFIG, RULES, TARGETS],
+        ALERTMANAGER: [ALERTS],
+        GRAFANA_UNIT: [GRAFANA_FOLDER],
         TIMER: [f"{UNITS}/{COLLECTOR}", f"{UNITS}/{TIMER}", FIGURES, MONITORING],
         FORWARDER: [f"{UNITS}/{FORWARDER}", FORWARDS],
     }
-    return [path for unit in units for path in of_unit[unit]]
+    of_maker = {unit: [one.path, *one.keyrings] for unit, one in REPOSITORIES.items()}
+    return [
+        path
+        for unit in units
+        for path in (*of_unit.get(unit, []), *of_maker.get(unit, []), *([drop_in(unit)] if unit in DAEMONS else []))
+    ]
 
 
 def not_here(plan: Plan) -> tuple[str, ...]:
@@ -264,9 +356,13 @@ def read(sections: Mapping[str, Answer], units: Iterable[str]) -> dict[str, Foun
     return found
 
 
-def is_unit(path: str) -> bool:
-    """Whether systemd has to read a file again."""
-    return path.startswith(f"{UNITS}/")
+def then(path: str) -> str | None:
+    """The command that follows on a file's being written; None where none does."""
+    if path.startswith(f"{UNITS}/"):
+        return "systemctl daemon-reload"
+    if path in {one.path for one in REPOSITORIES.values()}:  # of a repository that is known under another key
+        return f"apt-get indextargets >/dev/null || {{ rm -f {path}; exit 1; }}"
+    return None
 
 
 def timer_path() -> str:

@@ -44,7 +44,10 @@ class Watched:
         if settings.routes:
             host = _EVERY_ADDRESS.get(settings.router_metrics_host, settings.router_metrics_host)
             found.append(Source("router", "router", "router", at(host, settings.router_metrics_port)))
-        return (*found, Source("host", "host", "", at(LOOPBACK, settings.node_exporter_port)))
+        found.append(Source("host", "host", "", at(LOOPBACK, settings.node_exporter_port)))
+        if settings.dcgm_repository and settings.serves:
+            found.append(Source("host", "dcgm", "", at(LOOPBACK, settings.dcgm_port)))
+        return tuple(found)
 
 
 @dataclass(frozen=True)

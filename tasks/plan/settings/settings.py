@@ -250,6 +250,12 @@ class Settings(BaseModel):
     prometheus_retention_gb: Count
     alertmanager_port: Port
     alertmanager_config: Annotated[str, Field(min_length=1)] | None
+    grafana_repository: str | None
+    grafana_keyring: Annotated[str, Field(min_length=1)] | None
+    grafana_port: Port
+    dcgm_repository: str | None
+    dcgm_keyring: Annotated[str, Field(min_length=1)] | None
+    dcgm_port: Port
     node_exporter_port: Port
     figures_port: Port
 
@@ -302,7 +308,8 @@ class Settings(BaseModel):
     def monitoring_ports(self) -> dict[str, int]:
         """Setting -> TCP port of what watches the service; {} where nothing does."""
         every = ("prometheus_port", "alertmanager_port", "node_exporter_port", "figures_port")
-        names = every if self.monitoring else ()
+        more = [f"{name}_port" for name in ("grafana", "dcgm") if getattr(self, f"{name}_repository") is not None]
+        names = (*every, *more) if self.monitoring else ()
         return {name: getattr(self, name) for name in names}
 
 
@@ -496,7 +503,7 @@ def _contradictions(settings: Settings) -> list[str]:
         )
     lines += _tls_faults(settings)
     lines += _port_clashes(settings)
-    lines += _driver_contradictions(settings)
+    lines += _driver_contradictions(settings) + _repository_faults(settings)
     for name in ("router_host", "router_metrics_host"):
         host = getattr(settings, name)
         if not is_loopback(host) and settings.router_api_key_env is None:
@@ -576,22 +583,29 @@ def _port_clashes(settings: Settings) -> list[str]:
 
 
 def _driver_contradictions(settings: Settings) -> list[str]:
+    needs = 'setting manage_driver = True needs driver_version, such as "580.95.05": name the one to pin'
+    return [needs] if settings.manage_driver and settings.driver_version is None else []
+
+
+def _repository_faults(settings: Settings) -> list[str]:
+    unsigned = {"driver": "no kernel module comes from an unsigned source"}
     lines = []
-    repository, keyring = settings.driver_repository, settings.driver_keyring
-    if settings.manage_driver and settings.driver_version is None:
-        lines.append('setting manage_driver = True needs driver_version, such as "580.95.05": name the one to pin')
-    if repository is not None and keyring is None:
-        lines.append("setting driver_repository needs driver_keyring: no kernel module comes from an unsigned source")
-    if repository is None and keyring is not None:
-        lines.append("setting driver_keyring is for driver_repository, which is not set: leave it out")
-    if repository is None:
-        return lines
-    if "@" in repository:  # not shown: what stands before it may be a password
-        return [*lines, "setting driver_repository holds credentials: write them to /etc/apt/auth.conf.d on the host"]
-    words = repository.split()
-    flat = [word.endswith("/") for word in words[1:2]] == [True]
-    if not re.match(r"[a-z+]+:/", repository) or (len(words) != 2 if flat else len(words) < 3):
-        lines.append(
-            f'setting driver_repository = {repository!r}: write "URI SUITE COMPONENT...", or "URI PATH/" for a flat one'
-        )
+    for name in ("driver", "grafana", "dcgm"):
+        repository, keyring = getattr(settings, f"{name}_repository"), getattr(settings, f"{name}_keyring")
+        if repository is not None and keyring is None:
+            why = unsigned.get(name, "nothing comes from an unsigned source")
+            lines.append(f"setting {name}_repository needs {name}_keyring: {why}")
+        if repository is None and keyring is not None:
+            lines.append(f"setting {name}_keyring is for {name}_repository, which is not set: leave it out")
+        if repository is None:
+            continue
+        words = repository.split()
+        flat = [word.endswith("/") for word in words[1:2]] == [True]
+        if "@" in repository:  # not shown: what stands before it may be a password
+            lines.append(f"setting {name}_repository holds credentials: write them to /etc/apt/auth.conf.d on the host")
+        elif not re.match(r"[a-z+]+:/", repository) or (len(words) != 2 if flat else len(words) < 3):
+            lines.append(
+                f"setting {name}_repository = {repository!r}: "
+                'write "URI SUITE COMPONENT...", or "URI PATH/" for a flat one'
+            )
     return lines

@@ -10,6 +10,7 @@ from tasks.plan.driver import steps as driver
 from tasks.plan.driver.steps import Offer, Steps
 from tasks.plan.errors import PlanError
 from tasks.plan.host.answers import GPU_COLUMNS, Answer
+from tasks.plan.service.repository import DRIVER
 from tasks.plan.settings.settings import Settings
 from tests.plan.builders import manifest, settings
 
@@ -267,20 +268,20 @@ def test_the_driver_that_answers_counts_before_the_one_that_the_module_names() -
 
 
 def test_the_repository_is_read_as_apt_reads_it() -> None:
-    flat = driver.source("https://mirror.example/driver /", "/k.gpg").content.decode()
+    flat = DRIVER.source("https://mirror.example/driver /", "/k.gpg").content.decode()
     assert "URIs: https://mirror.example/driver\nSuites: /\nSigned-By: /k.gpg\n" in flat
-    usual = driver.source("https://mirror.example/debian bookworm main contrib", "/k.gpg").content.decode()
+    usual = DRIVER.source("https://mirror.example/debian bookworm main contrib", "/k.gpg").content.decode()
     assert "Suites: bookworm\nComponents: main contrib\nSigned-By" in usual
 
 
 def test_a_keyring_is_told_from_anything_else() -> None:
-    assert driver.read_keyring(b"\x98\x33\x04", "k").path.endswith(".gpg")
-    assert driver.read_keyring(b"\n-----BEGIN PGP PUBLIC KEY BLOCK-----\n", "k").path.endswith(".asc")
+    assert DRIVER.keyring(b"\x98\x33\x04", "k").path.endswith(".gpg")
+    assert DRIVER.keyring(b"\n-----BEGIN PGP PUBLIC KEY BLOCK-----\n", "k").path.endswith(".asc")
     for wrong in (b"", b"<html>", b"-----BEGIN PGP PRIVATE KEY BLOCK-----"):
         with pytest.raises(PlanError, match="'k' is not an OpenPGP public key"):
-            driver.read_keyring(wrong, "k")
+            DRIVER.keyring(wrong, "k")
     with pytest.raises(PlanError, match="more than 65536: name a file that holds the key of this repository alone"):
-        driver.read_keyring(b"\x98" * 70000, "k")
+        DRIVER.keyring(b"\x98" * 70000, "k")
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,7 @@ ELSEWHERE = {
     "environment", "existing_python", "existing_router_python", "existing_paths",  # test_existing.py
     "patch_dir", "model_profiles",  # test_patches.py, test_derive.py
     "driver_repository", "driver_keyring",  # only together, see test_steps.py
+    "grafana_repository", "grafana_keyring", "dcgm_repository", "dcgm_keyring",  # likewise, test_monitoring.py
     # only together, see test_render.py
     "router_tls_certificate", "router_tls_key", "router_tls_on_host", "router_api_key_before_env",
     # of hosts that serve together, see tests/plan/fleet
