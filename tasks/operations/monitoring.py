@@ -52,7 +52,8 @@ def removed(packages: Sequence[str], units: Sequence[str]) -> Commands:
     folders = [monitoring.drop_in(unit).rpartition("/")[0] for unit in units if unit in monitoring.DAEMONS]
     if monitoring.PROMETHEUS in units:
         say(host, "Prometheus goes; what it has collected stays in /var/lib/prometheus")
-    yield StringCommand(f"systemctl disable -q --now {shlex.join(units)} 2>/dev/null; true")
+    # one by one: of several it disables none where one is not there
+    yield StringCommand(f"for unit in {shlex.join(units)}; do systemctl disable -q --now $unit 2>/dev/null; done; true")
     if packages:
         yield FunctionCommand(apt_get, [["remove", *packages]], {})
     # after the packages: without our files their units would listen on every address

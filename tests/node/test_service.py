@@ -50,6 +50,21 @@ def test_health_checks_leave_no_line_of_their_own_in_the_journal_and_other_reque
     until(lambda: '"GET /no-such-page HTTP/1.1" 404' in out(served, since), "what fails is told", 30)
 
 
+def test_a_requests_id_is_in_the_journal_of_the_router_and_of_no_server(served: Node) -> None:
+    """Servers of SGLang take no id from a header: prefill and decode each make one of their own."""
+    name = "asked-by-a-client-0815"
+    ask = (
+        "import http.client as c, json; h = c.HTTPConnection('127.0.0.1', 8000); "
+        "h.request('POST', '/v1/chat/completions', json.dumps(dict(model='rehearsal', max_tokens=2, "
+        "messages=[dict(role='user', content='Hello')])), {'Content-Type': 'application/json', "
+        f"'x-request-id': '{name}'}}); print(h.getresponse().headers['x-request-id'])"
+    )
+    assert out(served, f'python3 -c "{ask}"') == name
+    router, *servers = sorted(UNITS, key=lambda unit: "router" not in unit)
+    until(lambda: any(name in line for line in logged(served, router)), "the router tells of it", 30)
+    assert not [line for unit in servers for line in logged(served, unit) if name in line]
+
+
 def test_second_run_changes_nothing(served: Node) -> None:
     before = pids(served)
     again = deploy(served, "-y")
