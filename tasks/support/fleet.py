@@ -127,13 +127,12 @@ def routers() -> tuple[Host, ...]:
     """Other hosts with a router that sends requests to this host's servers, connected also where --limit leaves them
     out. Raises PlanError where one is not reached."""
     with _looking:
-        every = members.known(_known())
-        own = [member for member in every if member.host == host.name]
-        found = [
-            state.inventory.get_host(member.host)
-            for member in every
-            if ROUTER in member.roles and member.host != host.name and member.service in {one.service for one in own}
-        ]
+        if host.name not in _known():
+            return ()
+        every = {member.host: member for member in members.known(_known())}
+        service = every.pop(host.name).service
+        routed = [one for one in every.values() if ROUTER in one.roles and one.service == service]
+        found = [state.inventory.get_host(one.host) for one in routed]
         for one in found:
             one.connect()
             if not one.connected:

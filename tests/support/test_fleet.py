@@ -130,3 +130,30 @@ def test_servers_of_a_host_that_failed_get_requests_where_they_tell_the_same(
         run.host("gpu-1").connector = Way({"http://10.1.0.4:30001/server_info": told})  # type: ignore[assignment]
         run.host("gpu-1").connected = True
         assert fleet.gone(plan) == (frozenset({"http://10.1.0.4:30001"}) if gone else frozenset())
+
+
+# ---- a part of one host, such as make reboot
+
+
+@pytest.fixture
+def reached(run: Run, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """As with --limit: of the other hosts none is connected yet."""
+    monkeypatch.setattr(fleet, "_members", None)
+    run.state.activated_hosts.clear()
+    monkeypatch.setattr(Host, "connect", lambda one: setattr(one, "connected", one.name != "gpu-2"))
+    yield run
+
+
+@pytest.mark.parametrize(("name", "routers"), [("gpu-6", ["gpu-5"]), ("gpu-5", []), ("gpu-7", [])])
+def test_a_part_of_one_host_reaches_the_other_routers_of_its_service(
+    reached: Run, name: str, routers: list[str]
+) -> None:
+    with ctx_host.use(reached.host(name)):
+        assert [one.name for one in fleet.routers()] == routers
+    assert {one.name for one in reached.state.activated_hosts} == {*routers}, "pyinfra lets go of them at the end"
+
+
+@pytest.mark.parametrize("name", ["gpu-1", "gpu-3"])
+def test_a_router_whose_host_is_not_reached_is_one_line(reached: Run, name: str) -> None:
+    with ctx_host.use(reached.host(name)), pytest.raises(PlanError, match="the router on gpu-2 sends requests here"):
+        fleet.routers()
