@@ -46,9 +46,11 @@ test-servers: $(SUITE) packages ## run the tests that ask servers on a simulated
 test-release: $(SUITE) packages ## as test-install, with 0.5.17 beside it, and both ways without an index (docs/package-sources.md); 20 GB
 	@EVERY_RELEASE=1 $(VENV)/bin/python -m pytest tests/node/test_release.py tests/node/test_air_gap.py
 
-test-faults: $(SUITE) packages ## CRASHES=1: write the table of what crashes cost; PART=1/40: end a first run at every operation, that part of it (docs/reliability.md); else break releases at FAULTS=20 points; SEED=N
+test-faults: $(SUITE) packages ## CRASHES=1, ALARMS=1: write the tables of what crashes cost, and of which alert fires when; PART=1/40: end a first run at every operation, that part of it (docs/reliability.md); else break releases at FAULTS=20 points; SEED=N
 ifdef CRASHES
 	@$(VENV)/bin/python -m tests.node.crashes --write
+else ifdef ALARMS
+	@$(VENV)/bin/python -m tests.node.alarms --write
 else ifdef PART
 	@$(VENV)/bin/python -m tests.node.broken_runs --part $(PART) --seed $(or $(SEED),1) --together $(or $(TOGETHER),1)
 else

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from tests.node import found, hanging
@@ -129,6 +130,12 @@ def table(rows: list[str], commit: str) -> str:
     return "\n".join([head, *rows])
 
 
+def put(page: Path, begin: str, end: str, text: str) -> None:
+    """Text between two marks of a page."""
+    before, _, rest = page.read_text().partition(begin)
+    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{rest.partition(end)[2]}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.node.crashes", description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help="put the table into docs/reliability.md")
@@ -154,9 +161,7 @@ def main() -> int:
         written = table(rows, _commit())
         print(written, flush=True)
     if given.write:
-        page = PAGE.read_text()
-        before, _, rest = page.partition(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}\n\n{written}\n\n{END}{rest.partition(END)[2]}")
+        put(PAGE, BEGIN, END, written)
     return int(failed)
 
 
