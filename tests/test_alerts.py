@@ -109,6 +109,7 @@ CASES: list[tuple[str, int, Series, Series]] = [
     ("ProofBeforeBoot", 40, {OF_DRIVER: "99x50", 'node_boot_time_seconds{host="a"}': "100x50"}, {OF_DRIVER: "101x50", 'node_boot_time_seconds{host="a"}': "100x50"}),
     ("ProofBeforeDriver", 40, {OF_DRIVER: "99x50", DRIVER % "580.2": "1x50"}, {OF_DRIVER: "99x50", DRIVER % "580.1": "1x50"}),
     ("ProofBeforeDriver", 40, {OF_DRIVER: "99x50", DRIVER % "580.2": "1x50"}, {OF_DRIVER: "99x50", (DRIVER % "580.2").replace('"a"', '"b"'): "1x50"}),
+    ("ProofBeforeDriver", 40, {OF_DRIVER: "99x50", DRIVER % "580.2": "1x50"}, {'sglang_pd_proof_time_seconds{host="a"}': "99x50", DRIVER % "580.2": "1x50"}),
     ("GpuLinkResends", 70, {REPLAYS: "0x60 20x60"}, {REPLAYS: "20x60 25x60"}),
     ("WatchdogRestarts", 30, {'sglang_pd_watchdog_restarts{host="a"}': "0x20 1x20"}, {'sglang_pd_watchdog_restarts{host="a"}': "2x10 0x30"}),
     ("AnswersWrong", 10, {'sglang_pd_answers_right{host="a"}': "0x20"}, {'sglang_pd_answers_right{host="a"}': "0x20", RUNS % "a": "1x20"}),
