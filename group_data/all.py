@@ -43,13 +43,14 @@ chat_template_kwargs = None
 #   "pd"             prefill and decode servers   reads the settings prefill_* and decode_*
 #   "single"         one whole server             reads server_*
 #   "data_parallel"  several whole servers        reads server_*
-# A layout ignores the settings of the others. Hosts that serve together take "pd" alone.
+# A layout ignores the settings of the others.
 layout = "pd"
 
 # ---- Several hosts that serve together (docs/fleet.md) ---------------------------------------------------------------
 
-# What this host plays of a service that has several hosts: any of "prefill", "decode" and "router". None = what the
-# groups of these names in the inventory say; a host that no group names plays every role and serves alone.
+# What this host plays of a service that has several hosts: any of "prefill", "decode", "server" (whole servers: another
+# layout than "pd") and "router". None = what the groups of these names in the inventory say; a host that no group names
+# plays every role and serves alone.
 roles = None
 service = "main"  # hosts with roles and the same name here serve together; an inventory can hold several services
 # Where the service's other hosts reach this one: an address of its own, or the name of an interface that has one
@@ -60,6 +61,7 @@ service_address = None
 # where a run goes on without a host that fails; None = 1. One host alone always waits for all of its own.
 minimum_prefill = None
 minimum_decode = None
+minimum_server = None
 
 # ---- Layout "pd": prefill servers ------------------------------------------------------------------------------------
 

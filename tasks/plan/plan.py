@@ -21,7 +21,7 @@ from tasks.plan.service.paths import DEVICES, TARGET, WATCHDOG, Paths
 from tasks.plan.service.restarts import REPAIRED, Fingerprint, seen
 from tasks.plan.service.strays import Stray
 from tasks.plan.service.watching import Watching
-from tasks.plan.settings.place import PARTS, ROUTER
+from tasks.plan.settings.place import PARTS
 from tasks.plan.settings.settings import Settings
 
 # SGLang logs each batch. A health check is one token that no cache holds; a prompt of a client has more.
@@ -78,7 +78,8 @@ class Plan:
         """By role: how many of its servers the router waits for, and which there are; {} where it waits for all."""
         if self.settings.place.alone:
             return {}
-        found = {role: tuple(one for one in self.served if one.role == role) for role in PARTS if role != ROUTER}
+        roles = dict.fromkeys(one.role for one in self.served)
+        found = {role: tuple(one for one in self.served if one.role == role) for role in roles}
         return {role: (self.settings.minimum(role), servers) for role, servers in found.items()}
 
     @property

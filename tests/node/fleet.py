@@ -1,6 +1,6 @@
 """An inventory of several nodes: those that NODES names, each under its own name.
 
-PREFILL, DECODE and ROUTER name those of them that serve together, each with what it plays. KEEPER names the one with
+PREFILL, DECODE, SERVER and ROUTER name those of them that serve together, each with what it plays. KEEPER names the one with
 the Prometheus of all those that WATCHED names. WIRED: they reach each other over a wire of their own, not where ssh
 reaches them.
 """
@@ -11,11 +11,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # pyinfra runs this file by its path alone
 
+from tasks.plan.settings import place
 from tasks.support.inventory import groups
 from tests.node.node import Node
 from tests.node.settings import of_node
-
-_ROLES = ("prefill", "decode", "router")
 
 
 def _names(variable: str) -> list[str]:
@@ -23,7 +22,7 @@ def _names(variable: str) -> list[str]:
 
 
 _nodes = [Node(name) for name in _names("NODES")]
-_playing = {role: _names(role.upper()) for role in _ROLES}
+_playing = {role: _names(role.upper()) for role in place.PARTS}  # as a name of this file it would be a group
 _keeping, _watched = _names("KEEPER"), _names("WATCHED")
 
 hosts = [

@@ -16,6 +16,7 @@ from tests.node.asking import CONFIG, answer, answers, out
 from tests.node.deploying import Result, built_once, deploy, provisioned
 from tests.node.node import Node
 from tests.node.single import counters, grown, unwatched
+from tests.node.steady import steady
 from tests.node.together import Service
 from tests.node.waiting import until
 
@@ -219,3 +220,34 @@ def test_two_hosts_serve_together_over_ipv6(monkeypatch: pytest.MonkeyPatch, bui
     finally:
         for node in made.nodes:
             node.down()
+
+
+@pytest.fixture(scope="module")
+def whole(built: str) -> Iterator[Service]:
+    """A whole server on each of two hosts, the router on the first."""
+    made = service("whole", ("server", "router"), ("server",))
+    try:
+        for node in made.nodes:
+            node.up(built)
+        provisioned(made, layout="single")
+        yield made
+    finally:
+        for node in made.nodes:
+            node.down()
+
+
+def test_whole_servers_of_two_hosts_answer_behind_one_router(whole: Service) -> None:
+    assert len(listed(whole.router)) == 2
+    again = deploy(whole, "-y", layout="single")
+    assert (again.status, again.changed) == (0, []), again.output
+    assert answer(whole.router, QUESTION) == "391"
+
+
+def test_whole_servers_restart_one_after_the_other_with_people_on_them(whole: Service) -> None:
+    with steady(whole.router, rate=1) as client:
+        client.answers_more()
+        provisioned(whole, layout="single", server_mem_fraction=0.61)
+        client.answers_more()
+    assert not client.failed
+    for node in whole.nodes:
+        assert "--mem-fraction-static 0.61" in out(node, f"tr '\\n' ' ' <{CONFIG}/server.sh")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tasks.plan.settings.place import PARTS
 from tests.node.node import DEFAULT_HARDWARE, Node
 from tests.node.process import NodeError
 
@@ -31,9 +32,7 @@ class Service:
         """What the inventory reads."""
         if not self.roles:
             return {"NODE": self.nodes[0].name}
-        names = {
-            role.upper(): ",".join(node.name for node in self.of(role)) for role in ("prefill", "decode", "router")
-        }
+        names = {role.upper(): ",".join(node.name for node in self.of(role)) for role in PARTS}
         return {"NODES": ",".join(node.name for node in self.nodes), **names}
 
     def of(self, role: str) -> tuple[Node, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from tasks.plan.errors import PlanError, quoted
 from tasks.plan.fleet.members import Member
 from tasks.plan.plan import Plan
-from tasks.plan.settings.roles import PAIR
+from tasks.plan.settings.roles import ROLES
 from tasks.plan.settings.settings import Settings
 
 # Settings that must be the same on each host. SGLang itself compares page size and KV type, at the first contact.
@@ -35,7 +35,7 @@ def settings(service: str, every: Mapping[str, Settings]) -> None:
 
 def releases(found: Sequence[Member], every: Mapping[str, Settings]) -> None:
     """Raises PlanError, one line, where --limit takes some servers to another release and keeps the rest."""
-    out = [one.host for one in found if one.limited and not {*PAIR}.isdisjoint(one.roles)]
+    out = [one.host for one in found if one.limited and not {*ROLES}.isdisjoint(one.roles)]
     asked = {name for one in found if one.taken for name in ("rollback", "unpin") if getattr(every[one.host], name)}
     if out and asked:
         raise PlanError(
@@ -49,7 +49,7 @@ def minimums(every: Mapping[str, Settings]) -> None:
     lines = [
         f"{host}: setting minimum_{role} = {asked}, but the service has {there} {role}: its router would wait for "
         "ever; lower it"
-        for role in PAIR
+        for role in _roles(every.values())
         for there in [_servers(every.values(), role)]
         for host, one in every.items()
         if (asked := one.minimum(role)) > there
@@ -66,7 +66,7 @@ def lacking(service: str, every: Mapping[str, Settings], without: Collection[str
     left = {host: settings for host, settings in every.items() if host not in without}
     names = " and ".join(sorted(without))
     lines = []
-    for role in PAIR:
+    for role in _roles(every.values()):
         needed = max((one.minimum(role) for one in every.values()), default=0)
         there = _servers(left.values(), role)
         if there < needed:
@@ -78,6 +78,12 @@ def lacking(service: str, every: Mapping[str, Settings], without: Collection[str
     return lines
 
 
+def _roles(every: Iterable[Settings]) -> list[str]:
+    """Of the servers that a service has."""
+    played = {role for one in every for role in one.roles}
+    return [role for role in ROLES if role in played]
+
+
 def _servers(every: Iterable[Settings], role: str) -> int:
     return sum(one.roles[role].instances for one in every if role in one.roles)
 
@@ -87,6 +93,7 @@ def serves_otherwise(plan: Plan, told: Mapping[str, object]) -> list[str]:
 
     told: as SGLang answers to /server_info. What it does not tell is not compared.
     """
+    moves = plan.settings.transfer_backend if plan.settings.layout == "pd" else None  # others tell SGLang's default
     return [
         f"{what} {quoted(str(theirs))}, wanted is {mine}"
         for what, mine, theirs in (
@@ -95,7 +102,7 @@ def serves_otherwise(plan: Plan, told: Mapping[str, object]) -> list[str]:
             ("page size", plan.profile.page_size, told.get("page_size")),
             ("KV type", plan.profile.kv_cache_dtype, told.get("kv_cache_dtype")),
             ("context", plan.context_length, told.get("context_length")),
-            ("transfer backend", plan.settings.transfer_backend, told.get("disaggregation_transfer_backend")),
+            ("transfer backend", moves, told.get("disaggregation_transfer_backend")),
         )
         if mine not in (None, "auto") and theirs not in (None, "auto") and mine != theirs
     ]

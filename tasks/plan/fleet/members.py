@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from tasks.plan.errors import PlanError, nearest
 from tasks.plan.settings.place import PARTS, ROUTER
-from tasks.plan.settings.roles import PAIR, is_loopback
+from tasks.plan.settings.roles import PAIR, ROLES, WHOLE, is_loopback
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,6 @@ def _member(host: Inventoried) -> Member | None:
     said, service, reached = (host.data.get(name) for name in ("roles", "service", "service_address"))
     if said is not None and (not isinstance(said, list) or not said):
         raise PlanError(f'{host.name}: setting roles = {said!r}: write a list, such as ["prefill", "router"]')
-    if "server" in host.groups or "server" in (said or ()):
-        raise PlanError(
-            f"{host.name} is to be a whole server of several: no router of this playbook stands before whole servers "
-            'of several hosts; let each serve alone (layout = "single", in no group of that name), a load balancer '
-            "of yours in front of them"
-        )
     unknown = [role for role in said or [] if role not in PARTS]
     if unknown:
         raise PlanError(
@@ -123,9 +117,16 @@ def together(every: Iterable[Member], service: str) -> tuple[Member, ...]:
     lines = [
         f"service {service!r} ({_hosts(found)}) has no {role}: put a host into the group {role}, or "
         f"{role} into roles of one of them"
-        for role in PARTS
+        for role in _needed(found)
         if not any(role in member.roles for member in found)
     ]
+    if whole := [member for member in found if WHOLE in member.roles]:
+        lines += [
+            f"service {service!r}: {member.host} plays {' and '.join(split)}, and {_hosts(whole)} server: servers that "
+            "move KV and such that do not never serve together; give one of them another service"
+            for member in found
+            if (split := [role for role in PAIR if role in member.roles])
+        ]
     if len(found) > 1:
         lines += [
             f"{member.host} serves together with {_hosts([m for m in found if m is not member])} (service {service!r})"
@@ -142,6 +143,11 @@ def together(every: Iterable[Member], service: str) -> tuple[Member, ...]:
     if lines:
         raise PlanError(*lines)
     return found
+
+
+def _needed(found: Iterable[Member]) -> tuple[str, ...]:
+    """Of PARTS, what a service cannot be without."""
+    return (WHOLE, ROUTER) if any(WHOLE in member.roles for member in found) else (*PAIR, ROUTER)
 
 
 def routers(every: Iterable[Member | PlanError], service: str) -> tuple[str, ...]:
@@ -233,7 +239,7 @@ def left_out(found: Sequence[Member], health: Mapping[str, bool], urls: Mapping[
         silent = [url for url in urls.get(member.host, ()) if not health.get(url)]
         if member.limited and silent:
             lines.append(
-                f"--limit leaves out {member.host}, and its {' and '.join(r for r in member.roles if r in PAIR)} does "
+                f"--limit leaves out {member.host}, and its {' and '.join(r for r in member.roles if r in ROLES)} does "
                 f"not serve at {silent[0]}: run without --limit, or with that host"
             )
     return lines

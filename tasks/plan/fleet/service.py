@@ -11,7 +11,6 @@ from tasks.plan.fleet.members import Member, shared
 from tasks.plan.service.instances import Remote
 from tasks.plan.service.watching import Watching
 from tasks.plan.settings.place import Place
-from tasks.plan.settings.roles import PAIR
 from tasks.plan.settings.settings import Settings, load
 
 
@@ -68,6 +67,5 @@ def servers(host: str, settings: Settings) -> tuple[Remote, ...]:
             bootstrap_port=role.ports(number).get(f"{role.name}_bootstrap_port"),
         )
         for role in settings.roles.values()
-        if role.name in PAIR
         for number in range(role.instances)
     )

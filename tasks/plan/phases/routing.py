@@ -10,6 +10,9 @@ from tasks.plan.files import WantedFile, to_json
 from tasks.plan.host.answers import json_object
 from tasks.plan.plan import Plan
 from tasks.plan.service.instances import Served
+from tasks.plan.settings.roles import WHOLE
+
+_TYPES = {WHOLE: "regular"}  # what smg calls a role, where that is another word
 
 
 def workers_file(plan: Plan, without: Collection[str] = ()) -> WantedFile | None:
@@ -28,12 +31,13 @@ def workers_file(plan: Plan, without: Collection[str] = ()) -> WantedFile | None
 def _entry(server: Served) -> dict[str, str | int]:
     """smg refuses a file with a field that it does not know."""
     bootstrap: dict[str, str | int] = {"bootstrap_port": server.bootstrap_port} if server.bootstrap_port else {}
-    return {"url": server.url, "worker_type": server.role, **bootstrap}
+    return {"url": server.url, "worker_type": _TYPES.get(server.role, server.role), **bootstrap}
 
 
 def listed(text: str) -> dict[str, str]:
     """URL -> role, from that file as it lies on a host. Raises PlanError."""
-    return {server["url"]: server["worker_type"] for server in _servers(text)}
+    roles = {kind: role for role, kind in _TYPES.items()}
+    return {server["url"]: roles.get(server["worker_type"], server["worker_type"]) for server in _servers(text)}
 
 
 def shortened(text: str, without: Collection[str] = ()) -> bytes:
@@ -62,4 +66,6 @@ def lone(listed: Mapping[str, str], own: Collection[str]) -> tuple[str, ...]:
     """Why no request is answered while some servers are out of use, in words. own: their URLs."""
     left = {role for url, role in listed.items() if url not in own}
     gone = dict.fromkeys(listed[url] for url in own)
-    return tuple(f"no other host has a {role} server" for role in gone if role not in left)
+    return tuple(
+        f"no other host has a {'whole' if role == WHOLE else role} server" for role in gone if role not in left
+    )

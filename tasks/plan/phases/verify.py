@@ -8,10 +8,12 @@ from tasks.plan.files import WantedFile, to_json
 from tasks.plan.plan import Plan
 from tasks.plan.service.paths import ANSWERS, ROUND_LOCK
 from tasks.plan.settings.questions import Golden
+from tasks.plan.settings.roles import WHOLE
 
 # Counters of the workers' /metrics that grow by one with every answer whose KV cache moved. Decode's own kv_transfer_*
 # counters grow with health checks too and prove nothing (measured on SGLang 0.5.20, same in the source of 0.5.23).
 TRANSFER_METRICS = {"prefill": "sglang:kv_transfer_latency_ms_count", "decode": "sglang:num_requests_total"}
+ANSWER_METRICS = {WHOLE: "sglang:num_requests_total"}  # of whole servers on several hosts, each of which has to answer
 
 
 def questions(plan: Plan) -> list[Golden]:
@@ -47,7 +49,14 @@ def verify_config(plan: Plan) -> WantedFile | None:
             for role in dict.fromkeys(worker.role for worker in plan.served)
         },
         "least": {role: least for role, (least, _) in plan.enough.items()} or None,
-        "transfer_metrics": TRANSFER_METRICS if plan.settings.layout == "pd" else {},
+        "transfer_metrics": _counters(plan),
     }
     gist = f"{len(questions(plan))} questions with known answers"
     return WantedFile(plan.paths.verify, to_json(config), "640", "root", plan.group, gist=gist)
+
+
+def _counters(plan: Plan) -> dict[str, str]:
+    """Role -> counter of its servers that shows who has answered."""
+    if plan.settings.layout == "pd":
+        return TRANSFER_METRICS
+    return {} if plan.settings.place.alone else ANSWER_METRICS

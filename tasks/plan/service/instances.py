@@ -148,7 +148,7 @@ def router(settings: Settings, release: Release, served: tuple[Served, ...], pat
     """The router in front of every worker."""
     tls = paths.executed_tls
     arguments = [
-        *(_to_workers(served) if settings.place.alone else _to_file(paths)),
+        *(_to_workers(served) if settings.place.alone else _to_file(settings, paths)),
         ("--policy", settings.router_policy),
         *_policy_of_decode(settings),
         ("--host", settings.router_host),
@@ -197,10 +197,10 @@ def _policy_of_decode(settings: Settings) -> list[tuple[str, ...]]:
     )
 
 
-def _to_file(paths: Paths) -> list[tuple[str, ...]]:
+def _to_file(settings: Settings, paths: Paths) -> list[tuple[str, ...]]:
     """The router's list of workers, in a file that it looks at again and again."""
     return [
-        ("--pd-disaggregation",),
+        *([("--pd-disaggregation",)] if settings.layout == "pd" else []),
         ("--discovery-provider", "file"),
         ("--discovery-file", paths.workers),
         ("--discovery-check-interval-secs", "2"),

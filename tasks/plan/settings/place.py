@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tasks.plan.settings.roles import LOOPBACK, PAIR
+from tasks.plan.settings.roles import LOOPBACK, ROLES
 
 ROUTER = "router"
-PARTS = (*PAIR, ROUTER)  # what a host of a service can play: a group of the inventory, or a word of the setting roles
+PARTS = (*ROLES, ROUTER)  # what a host of a service can play: a group of the inventory, or a word of the setting roles
 LOOPBACK_INTERFACE = "lo"
 
 

@@ -17,6 +17,7 @@ Count = Annotated[int, Field(ge=1)]
 LOOPBACK = "127.0.0.1"
 PORT_STEP = 10  # between the ports of two servers of one role: prefill and decode sit 1 apart
 PAIR = ("prefill", "decode")  # KV moves from the first to the second
+WHOLE = "server"  # it computes prompts and answers, and no KV moves
 
 
 def is_loopback(address: str) -> bool:
@@ -91,7 +92,7 @@ class Decode(Role, alias_generator="decode_{}".format):
 
 
 class Server(Role, alias_generator="server_{}".format):
-    name = "server"
+    name = WHOLE
 
     chunked_prefill: Count
     prefill_cuda_graph: bool

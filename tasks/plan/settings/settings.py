@@ -12,9 +12,21 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from tasks.plan.errors import PlanError, nearest, without_passwords
 from tasks.plan.settings import managed
-from tasks.plan.settings.place import ALONE, PARTS, ROUTER, Place
+from tasks.plan.settings.place import ALONE, ROUTER, Place
 from tasks.plan.settings.questions import MATCH, Golden
-from tasks.plan.settings.roles import KINDS, ROLES, Count, Decode, Port, Prefill, Role, Server, is_loopback
+from tasks.plan.settings.roles import (
+    KINDS,
+    PAIR,
+    ROLES,
+    WHOLE,
+    Count,
+    Decode,
+    Port,
+    Prefill,
+    Role,
+    Server,
+    is_loopback,
+)  # fmt: skip
 
 Seconds = Annotated[int, Field(ge=1)]
 Gigabytes = Annotated[float, Field(ge=0)]
@@ -150,13 +162,14 @@ class Settings(BaseModel):
 
     layout: Literal["pd", "single", "data_parallel"]
 
-    asked_roles: Annotated[list[Literal["prefill", "decode", "router"]], Field(min_length=1)] | None = Field(
+    asked_roles: Annotated[list[Literal["prefill", "decode", "server", "router"]], Field(min_length=1)] | None = Field(
         alias="roles"
     )
     service: Annotated[str, Field(pattern=SERVICE)]
     service_address: Annotated[str, Field(min_length=1)] | None
     minimum_prefill: Count | None
     minimum_decode: Count | None
+    minimum_server: Count | None
     place: Place = Field(default=ALONE, exclude=True)  # derived from the whole inventory: no setting
 
     prefill: Prefill
@@ -293,7 +306,8 @@ class Settings(BaseModel):
 
     def minimum(self, role: str) -> int:
         """How many servers of a role, of all hosts together, the router of several hosts waits for."""
-        return {"prefill": self.minimum_prefill, "decode": self.minimum_decode}.get(role) or 1
+        asked = {"prefill": self.minimum_prefill, "decode": self.minimum_decode, WHOLE: self.minimum_server}
+        return asked.get(role) or 1
 
     @property
     def router_ports(self) -> dict[str, int]:
@@ -516,20 +530,27 @@ def _contradictions(settings: Settings) -> list[str]:
 
 def _fleet_faults(settings: Settings) -> list[str]:
     """What one host alone has no use for, and what several cannot do."""
+    lines = []
+    played = settings.place.roles or ()
+    if settings.layout == "pd" and WHOLE in played:
+        lines.append(
+            'setting layout = "pd", but this host plays server: set layout = "single" (or "data_parallel", several on '
+            "each host) for every host of its service"
+        )
+    if settings.layout != "pd" and (split := [role for role in PAIR if role in played]):
+        lines.append(
+            f"setting layout = {settings.layout!r}, but this host plays {' and '.join(split)}: put it into the group "
+            'server instead, or set layout = "pd"'
+        )
     if settings.place.alone:
-        return [
+        return lines + [
             f"setting {name} = {value}: this host serves alone, and its router waits for every server; leave it out"
             for name, value in (
                 ("minimum_prefill", settings.minimum_prefill), ("minimum_decode", settings.minimum_decode),
+                ("minimum_server", settings.minimum_server),
             )
             if value is not None
         ]  # fmt: skip
-    lines = []
-    if settings.layout != "pd":
-        lines.append(
-            f'setting layout = {settings.layout!r}: several hosts serve together with layout = "pd" alone; set '
-            f"that, or take the host out of the groups {', '.join(PARTS)}"
-        )
     if settings.router != ROUTERS[True]:
         lines.append(
             f'setting router = {settings.router!r}: it takes no servers that come and go; set router = "smg" for hosts '

@@ -69,10 +69,11 @@ def test_one_inventory_holds_several_services_and_hosts_that_serve_alone() -> No
         (TWO_HOSTS, {"gpu_1": {"service_address": "10.1.0.2"}}, "gpu-1 and gpu-2 both have service_address = '10.1.0.2'"),
         ({**TWO_HOSTS, "gpu-3": ("router",)}, {"gpu_3": {"service": "chat", "service_address": "10.1.0.2"}}, "gpu-2 and "
          "gpu-3 both have service_address = '10.1.0.2': one host is named twice"),
-        ({"gpu-1": ("server",), "gpu-2": ("router",)}, {}, "gpu-1 is to be a whole server of several"),
-        (TWO_HOSTS, {"gpu_2": {"roles": ["server"]}}, "gpu-2 is to be a whole server of several"),
+        ({"gpu-1": ("server",), "gpu-2": ("server",)}, {}, "service 'main' (gpu-1, gpu-2) has no router"),
+        ({"gpu-1": ("server", "router"), "gpu-2": ("decode",)}, {}, "service 'main': gpu-2 plays decode, and gpu-1 "
+         "server: servers that move KV and such that do not never serve together"),
         (TWO_HOSTS, {"gpu_2": {"roles": ["decod"]}}, "gpu-2: setting roles names 'decod': a host plays prefill, decode, "
-         "router. Did you mean decode?"),
+         "server, router. Did you mean decode?"),
         (TWO_HOSTS, {"gpu_2": {"roles": "decode"}}, "gpu-2: setting roles = 'decode': write a list"),
         (TWO_HOSTS, {"gpu_2": {"service": 5}}, "gpu-2: setting service = 5: write text"),
         (TWO_HOSTS, {"gpu_2": {"service_address": ["10.1.0.2"]}}, "gpu-2: setting service_address = ['10.1.0.2']: write "

@@ -14,7 +14,7 @@ from tasks.plan.fleet import agreement, members, service
 from tasks.plan.host.answers import Answer, read_system
 from tasks.plan.phases.activate import jit, release_checks
 from tasks.plan.phases.passed import passed_config
-from tasks.plan.phases.routing import workers_file
+from tasks.plan.phases.routing import listed, lone, workers_file
 from tasks.plan.phases.system import packages
 from tasks.plan.phases.verify import verify_config
 from tasks.plan.proof.probe import configuration
@@ -133,6 +133,53 @@ def test_questions_are_asked_where_the_router_is_and_of_every_server() -> None:
     assert verify_config(plans["gpu-2"]) is None
 
 
+# ---- whole servers
+
+WHOLE = {"gpu-1": ("server", "router"), "gpu-2": ("server",)}
+SINGLE = {"gpu_1": {"layout": "single"}, "gpu_2": {"layout": "single"}}
+
+
+def test_whole_servers_of_several_hosts_stand_behind_one_router() -> None:
+    plans = fleet_plans(WHOLE, **SINGLE)
+    assert [one.name for one in plans["gpu-1"].instances] == ["server", "router"]
+    assert [one.name for one in plans["gpu-2"].instances] == ["server"]
+    router, file, asked = plans["gpu-1"].router, workers_file(plans["gpu-1"]), verify_config(plans["gpu-1"])
+    assert router and file and asked
+    assert "--pd-disaggregation" not in options(router)
+    urls = ["http://10.1.0.1:30000", "http://10.1.0.2:30000"]
+    assert json.loads(file.content)["workers"] == [{"url": url, "worker_type": "regular"} for url in urls]
+    assert listed(file.content.decode()) == dict.fromkeys(urls, "server")
+    assert lone(listed(file.content.decode()), urls) == ("no other host has a whole server",)
+    config = json.loads(asked.content)
+    assert config["metrics"] == {"server": [f"{url}/metrics" for url in urls]}
+    assert config["transfer_metrics"].keys() == config["least"].keys() == {"server"}
+    assert plans["gpu-1"].enough.keys() == {"server"}
+
+
+@pytest.mark.parametrize(
+    ("groups", "changes", "said"),
+    [
+        (WHOLE, {}, 'gpu-2: setting layout = "pd", but this host plays server: set layout = "single"'),
+        (TWO_HOSTS, SINGLE, "gpu-1: setting layout = 'single', but this host plays prefill: put it into the group"),
+        ({**WHOLE, "gpu-3": ("router",)}, SINGLE, "gpu-1 has 'single', gpu-3 has 'pd'"),
+        (
+            WHOLE,
+            {name: {**of, "minimum_server": 3} for name, of in SINGLE.items()},
+            "gpu-1: setting minimum_server = 3",
+        ),
+    ],
+    ids=["layout pd", "layout single", "a router of another layout", "too high a minimum"],
+)
+def test_roles_that_the_layout_does_not_have(
+    groups: Mapping[str, tuple[str, ...]], changes: Mapping[str, dict[str, object]], said: str
+) -> None:
+    with pytest.raises(PlanError) as refused:
+        fleet_plans(groups, **changes)
+    assert any(said in line for line in refused.value.lines), refused.value.lines
+
+
+# ---- what --limit leaves out
+
 TOLD = {"version": "0.5.23", "served_model_name": "deepseek-v4-flash", "page_size": 256, "kv_cache_dtype": "auto",
         "context_length": 131072, "disaggregation_transfer_backend": "nixl"}  # fmt: skip
 
@@ -227,7 +274,6 @@ def test_hosts_that_turn_out_to_serve_with_other_pages_are_refused() -> None:
     ("changes", "said"),
     [
         ({"router": "sglang-router"}, "it takes no servers that come and go"),
-        ({"layout": "single"}, 'several hosts serve together with layout = "pd" alone'),
     ],
 )
 def test_what_several_hosts_cannot_do_is_one_line(changes: dict[str, object], said: str) -> None:

@@ -110,6 +110,7 @@ ELSEWHERE = {
     "router_tls_certificate", "router_tls_key", "router_tls_on_host", "router_api_key_before_env",
     # of hosts that serve together, see tests/plan/fleet
     "roles", "service", "service_address", "minimum_prefill", "minimum_decode",
+    "minimum_server",
 }  # fmt: skip
 WORDS = {
     frozenset[str](): "nothing",
