@@ -137,7 +137,7 @@ def fast_again(node: Node) -> None:
 
 
 GROUPS = [
-    [Drill("clients give requests up, before and after their KV cache has moved", give_up, asked=True)],
+    [Drill("clients give requests up, before and after their KV cache has moved", give_up)],
     [
         Drill(
             "prefill killed, which ten requests wait for",
