@@ -283,6 +283,10 @@ config_dir = "/etc/sglang-pd"  # launch scripts and their environment files
 state_dir = "/var/lib/sglang-pd"  # models and caches; home of the service user
 service_user = "sglang"  # runs the servers and owns state_dir; made if missing; nobody can log in as it
 
+# GB that the host's journal may take: 16 keep a day of 16 requests a second (docs/troubleshooting.md). It is the whole
+# host's, whatever else logs there. None = as the host has it; journald's own default is a tenth of the disk, 4 at most
+journal_gb = None
+
 # ---- Confinement: what systemd takes away from servers, router and tools (docs/security.md has the list) -------------
 
 # One of these options in another way, on a host that cannot do with ours: {OPTION: {"value": ..., "reason": ...}}, such

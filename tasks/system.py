@@ -7,19 +7,21 @@ from pyinfra.api import deploy
 
 from tasks.facts.paths import Paths
 from tasks.operations import files, system
-from tasks.plan.phases.system import directories, kernel_settings, needrestart, packages
+from tasks.plan.phases.system import directories, journal, kernel_settings, needrestart, packages
 from tasks.plan.plan import Plan
-from tasks.plan.service.paths import SYSCTL
+from tasks.plan.service.paths import JOURNALD, SYSCTL
 from tasks.support import render
 
 
 @deploy("System")
 def provision(plan: Plan) -> None:
     of_needrestart, no_restarts = needrestart()
-    folders, user = (*directories(plan), *of_needrestart), plan.settings.service_user
+    of_journal = journal(plan)
+    folders = (*directories(plan), *of_needrestart, *(of_journal[:1] if of_journal else ()))
+    user = plan.settings.service_user
     found = host.get_fact(
         Paths,
-        paths=[SYSCTL, no_restarts.path, *(folder.path for folder in folders if folder.by == "root")],
+        paths=[SYSCTL, JOURNALD, no_restarts.path, *(folder.path for folder in folders if folder.by == "root")],
         user=user,
         theirs=[folder.path for folder in folders if folder.by != "root"],
     )
@@ -34,6 +36,11 @@ def provision(plan: Plan) -> None:
         files.directory(name=f"Folder {folder.path}", wanted=folder, found=found[folder.path])
     files.file(name=f"File {no_restarts.path}", wanted=no_restarts, found=found[no_restarts.path])
     files.file(name=f"Kernel settings {SYSCTL}", wanted=render.sysctl(plan), found=found[SYSCTL])
+    again = "systemctl restart systemd-journald.service"  # it keeps what units write to it meanwhile
+    if of_journal:
+        files.file(name=f"Journal {JOURNALD}", wanted=of_journal[1], found=found[JOURNALD], then=again)
+    else:
+        files.absent(name=f"No {JOURNALD}", path=JOURNALD, found=found[JOURNALD], then=again)
     for setting in kernel_settings(plan):
         system.kernel_setting(name=f"Kernel setting {setting.key}", setting=setting)
     if plan.settings.gpu_persistence:

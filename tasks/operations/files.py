@@ -113,8 +113,9 @@ def _placed(wanted: WantedFile, found: FoundPath, then: str | None = None) -> Co
 
 
 @operation()
-def absent(path: str, found: FoundPath, first: str = "", leftovers: Sequence[str] = ()) -> Commands:
-    """No such path. first: a command that comes before it is removed. leftovers: files to be removed with it."""
+def absent(path: str, found: FoundPath, first: str = "", then: str = "", leftovers: Sequence[str] = ()) -> Commands:
+    """No such path. first, then: commands that come before and after it is removed. leftovers: files to be removed with
+    it."""
     if found.kind == "absent" and not leftovers:
         host.noop(f"{path} is not there")
         return
@@ -123,6 +124,8 @@ def absent(path: str, found: FoundPath, first: str = "", leftovers: Sequence[str
     if first and found.kind != "absent":
         yield StringCommand(first)
     yield StringCommand(f"rm -rf {shlex.quote(path)}")
+    if then:
+        yield StringCommand(then)
 
 
 @operation()

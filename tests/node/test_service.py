@@ -180,14 +180,20 @@ def test_after_a_reboot_everything_comes_up_in_order_without_pyinfra(served: Nod
 def test_a_setting_that_systemd_alone_reads_restarts_nothing(served: Node) -> None:
     before = pids(served)
     written = [f"Launch | File /etc/systemd/system/{unit}" for unit in UNITS]
-    files = [*written, "Verify | Kept as what passed last"]
+    kept = "Verify | Kept as what passed last"
+    journald = "/etc/systemd/journald.conf.d"
+    journal = [f"System | Folder {journald}", f"System | Journal {journald}/60-sglang-pd.conf"]
+    largest = "journalctl -q -u systemd-journald -o cat | grep -o 'max [0-9.]*[KMG]' | tail -1"
+    was = out(served, largest)
     limits = f"systemctl show -p TimeoutStopUSec --value {' '.join(UNITS)}"
     try:
-        longer = deploy(served, "-y", stop_limit=46)
-        assert longer.changed == files, longer.output
+        longer = deploy(served, "-y", stop_limit=46, journal_gb=1)
+        assert longer.changed == [*journal, *written, kept], longer.output
         assert out(served, limits).split() == ["46s"] * 3, "systemd has read them"
+        until(lambda: out(served, largest) == "max 1.0G", "journald has read it", 30)
     finally:
-        assert deploy(served, "-y").changed == files
+        assert deploy(served, "-y").changed == [f"System | No {journald}/60-sglang-pd.conf", *written, kept]
+        assert out(served, largest) == was
     assert out(served, limits).split() == ["45s"] * 3
     assert pids(served) == before
 

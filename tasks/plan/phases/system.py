@@ -9,7 +9,7 @@ from tasks.plan.files import WantedDirectory, WantedFile
 from tasks.plan.host.matrices import number_list, spell_number_list
 from tasks.plan.plan import Plan
 from tasks.plan.release.manifest import Manifest
-from tasks.plan.service.paths import NEEDRESTART
+from tasks.plan.service.paths import JOURNALD, NEEDRESTART
 
 KERNEL_SETTINGS = ("net.ipv4.ip_local_reserved_ports", "kernel.numa_balancing")
 KERNEL_LIMITS = ("net.ipv4.ip_local_port_range", "fs.nr_open")  # only read
@@ -50,6 +50,14 @@ def needrestart() -> tuple[tuple[WantedDirectory, ...], WantedFile]:
     text += "$nrconf{override_rc}{qr(^sglang-pd-)} = 0;\n"
     folders = (WantedDirectory(folder.rpartition("/")[0]), WantedDirectory(folder))
     return folders, WantedFile(NEEDRESTART, text.encode())
+
+
+def journal(plan: Plan) -> tuple[WantedDirectory, WantedFile] | None:
+    """How much of what servers log the host keeps; None where it keeps what it did."""
+    if plan.settings.journal_gb is None:
+        return None
+    text = f"# written by sglang-pd-playbook: setting journal_gb\n[Journal]\nSystemMaxUse={plan.settings.journal_gb}G\n"
+    return WantedDirectory(JOURNALD.rpartition("/")[0]), WantedFile(JOURNALD, text.encode())
 
 
 def directories(plan: Plan) -> tuple[WantedDirectory, ...]:

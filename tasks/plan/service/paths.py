@@ -13,6 +13,7 @@ RUN = "/run/sglang-pd"
 UNITS = "/etc/systemd/system"
 SYSCTL = "/etc/sysctl.d/60-sglang-pd.conf"
 NEEDRESTART = "/etc/needrestart/conf.d/sglang-pd.conf"
+JOURNALD = "/etc/systemd/journald.conf.d/60-sglang-pd.conf"
 TARGET = "sglang-pd.target"
 LOCK = "/run/sglang-pd-run/lock"  # held while a run of the playbook is on; the pid of what holds it stands in it
 RESTORING = "/run/sglang-pd-run/restoring"  # held while a change is taken back, also where the run that asked is gone

@@ -10,6 +10,7 @@ from tasks.plan.files import FoundPaths
 from tasks.plan.service.paths import (
     ANSWERS,
     DEVICES,
+    JOURNALD,
     KV_CACHES,
     NEEDRESTART,
     PASSED,
@@ -81,7 +82,7 @@ def removal(paths: Paths, units: Sequence[str], stays: Sequence[str] = ()) -> Re
     planned = Removal(
         of_root=(
             *of_units,
-            f"{UNITS}/{TARGET}", f"{UNITS}/{TARGET}.wants", f"{UNITS}/{DEVICES}", SYSCTL, NEEDRESTART,
+            f"{UNITS}/{TARGET}", f"{UNITS}/{TARGET}.wants", f"{UNITS}/{DEVICES}", SYSCTL, NEEDRESTART, JOURNALD,
             *(f"{root}/{name}" for name in ROOT),
             paths.verify, paths.passed, paths.watchdog, paths.workers, paths.probe, paths.told, paths.pin, paths.bench,
             paths.secret, paths.tls, f"{paths.tls}.new", paths.earlier_secret, *paths.secret_leftovers[:-1],

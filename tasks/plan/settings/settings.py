@@ -224,6 +224,7 @@ class Settings(BaseModel):
     unit_options: dict[str, UnitOption]
 
     reserve_ports: bool
+    journal_gb: Count | None
     disable_numa_balancing: bool
     gpu_persistence: bool
     limit_memlock: Annotated[str, Field(pattern=BYTES)]

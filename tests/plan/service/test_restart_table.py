@@ -48,6 +48,7 @@ CHANGED: dict[str, object] = {
     "router_rate": 5,
     "max_answer_tokens": 100,
     "peer_networks": ["10.1.0.0/24"],
+    "journal_gb": 16,
     "router_arguments": ["--log-level", "debug"],
     "router_environment": {"RUST_LOG": "debug"},
     "router_api_key_env": "KEY",
