@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from tasks.plan.driver.steps import KEYRINGS, PLACED
+from tasks.plan.driver.steps import PLACED
 from tasks.plan.host.answers import Answer
 from tasks.plan.phases.runtime import (
     build_spec,
@@ -25,7 +25,8 @@ from tasks.plan.phases.runtime import (
 from tasks.plan.phases.system import directories, needrestart
 from tasks.plan.phases.verify import verify_config
 from tasks.plan.plan import Plan
-from tasks.plan.service.paths import BOOT_ID, STOPPED, SYSCTL, WATCHDOG
+from tasks.plan.service.paths import BOOT_ID, JOURNALD, STOPPED, SYSCTL, WATCHDOG
+from tasks.plan.service.repository import KEYRINGS
 from tasks.support import catalogue, render
 from tests.conftest import Checkout
 from tests.plan.builders import (
@@ -78,6 +79,7 @@ def every_path(plan: Plan) -> Iterable[str]:
     """Every path that the deploy looks at."""
     yield from (
         SYSCTL,
+        JOURNALD,
         uv_metadata(plan),
         plan.paths.current,
         plan.paths.previous,
@@ -362,7 +364,7 @@ def test_a_run_that_a_signal_ends_tells_its_last_lines(checkout: Checkout, numbe
         said.append(line)
         if "Starting operation" in line and "Starting operation" not in "".join(said[:-1]):
             run.send_signal(number)
-    assert run.wait() == 128 + number
+    assert run.wait() == 128 + number, "".join(said)
     output = "".join(said)
     assert f"{number.name}: the run ends here" in output and "Traceback" not in output
     assert "To go on" in said[-2] and "pyinfra -y inventory.py deploy.py" in said[-1]

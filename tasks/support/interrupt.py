@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
-import sys
 from types import FrameType
-from typing import NoReturn
 
-from pyinfra import logger
+import gevent
+from gevent.pool import Pool
+from pyinfra import logger, state
+from pyinfra.context import ctx_state
 
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -19,6 +20,14 @@ def follow() -> None:
             signal.signal(number, _end)
 
 
-def _end(number: int, frame: FrameType | None) -> NoReturn:
+def _end(number: int, frame: FrameType | None) -> None:
+    """Whichever greenlet is at work gets the signal, and only the main one can end the run. What is at work may keep
+    its place in pyinfra's pool for ever, so hosts are let go of in another pool."""
     logger.error(f"--> {signal.Signals(number).name}: the run ends here")
-    sys.exit(128 + number)
+    if ctx_state.isset() and state.initialised:
+        at_work, state.pool = state.pool, Pool(state.pool.size)
+        at_work.kill(block=False)
+    hub, ended = gevent.get_hub(), SystemExit(128 + number)
+    if gevent.getcurrent() is hub.parent:
+        raise ended
+    hub.loop.run_callback(hub.parent.throw, ended)
