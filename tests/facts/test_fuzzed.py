@@ -18,6 +18,7 @@ from pyinfra.api import FactBase
 from tasks.facts import (
     answers,
     bundle,
+    cached,
     driver,
     existing,
     hardware,
@@ -371,6 +372,7 @@ FACTS: dict[str, tuple[FactBase[Any], str]] = {
     "logs": (logs.Logs(), "sglang-pd-decode.service: CUDA out of memory: smaller mem_fraction"),
     "bundle": (bundle.Bundle(), printed(HOST)),
     "panels": (panels.Panels(), PANELS),
+    "cached": (cached.Cached(), "counted\n88 triton\n2 a b"),
 }
 
 
