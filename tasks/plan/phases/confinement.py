@@ -45,7 +45,7 @@ def of_forwarder(plan: Plan) -> tuple[Option, ...]:
     """Of the unit that shows this host's figures to the Prometheus of another."""
     assert plan.watching
     peers = Option(network.ALLOW, (plan.watching.address, plan.watching.asked_from), "the host that asks, and its own")
-    return (*sandbox.of_router(plan.settings), *network.of_tool(plan.settings), peers)
+    return replaced((*sandbox.of_router(plan.settings), *network.of_tool(plan.settings), peers), plan.settings)
 
 
 VIEW = ("ProtectHome", "PrivateTmp")  # what hides files of the host from a server

@@ -1,10 +1,13 @@
 """What systemd takes away from units, and what a user's settings change of it."""
 
+from dataclasses import replace
+
 import pytest
 
 from tasks.plan.errors import PlanError
 from tasks.plan.phases import confinement
 from tasks.plan.plan import Plan
+from tasks.plan.service.watching import Watching
 from tests.plan.builders import TWO_SOCKETS, catalogue_plan, hardware
 
 
@@ -65,6 +68,15 @@ def test_a_user_says_one_option_in_another_way() -> None:
         assert own["ProtectHome"] == ("read-only",)
         ours.pop("MemoryDenyWriteExecute", None)
         assert own == {**ours, "ProtectHome": ("read-only",)}
+
+
+def test_the_unit_that_shows_figures_to_another_host_has_it_in_that_way_too() -> None:
+    watching = Watching(address="10.1.0.2", asked_from="10.1.0.1")
+    plain, own = (
+        {option.name for option in confinement.of_forwarder(replace(made, watching=watching))}
+        for made in (planned(), planned(unit_options={"PrivateUsers": {"value": None, "reason": "a container"}}))
+    )
+    assert plain - own == {"PrivateUsers"}
 
 
 def test_an_option_that_no_unit_has_is_refused() -> None:
