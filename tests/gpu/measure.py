@@ -12,8 +12,8 @@ checksum   of layout pd: the loads of the rates at the first concurrency, three 
 
 Needs a host of the inventory that a run of the playbook may change. Without --on this runs on that host itself
 (inventory: @local). What is measured goes to FOLDER/measured.json after every step, and to the terminal; the tables of
-docs/measurements.md to FOLDER/measured.md; what pyinfra said, with seconds, to FOLDER/STEP.log. A step that fails is told, and the
-next one is tried.
+docs/measurements.md to FOLDER/measured.md; what pyinfra said, with seconds, to FOLDER/STEP.log. A step that fails is
+told, and the next one is tried.
 
 exit codes: 0 every step ended well; 1 one did not; 2 wrong usage
 """
