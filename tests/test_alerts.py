@@ -72,6 +72,8 @@ CASES: list[tuple[str, int, Series, Series]] = [
     ("RouterDown", 5, {ROUTER: "0x9", STOPPED % "a": "0x9", RUNS % "a": "0x9"}, {ROUTER: "0x9", STOPPED % "a": "1x9", RUNS % "a": "0x9"}),
     ("RouterDown", 5, {ROUTER: "0x9", RUNS % "a": "1x2 0x9"}, {ROUTER: "0x9", RUNS % "b": "1x9"}),
     ("RoleDown", 5, {SERVER % ("decode", "decode"): "0x9", RUNS % "b": "0x9"}, {SERVER % ("decode", "decode"): "0x9", RUNS % "b": "1x9"}),
+    ("RouterDown", 5, {ROUTER: "0x9", STOPPED % "b": "1x9"}, {ROUTER: "0x9", STOPPED % "a": "1x9"}),
+    ("RoleDown", 5, {SERVER % ("decode", "decode"): "0x9", STOPPED % "b": "1x9"}, {SERVER % ("decode", "decode"): "0x9", STOPPED % "a": "1x9"}),
     ("ServerDown", 5, {SERVER % ("decode", "decode"): "0x9", STOPPED % "b": "1x9"}, {SERVER % ("decode", "decode"): "0x9", STOPPED % "a": "1x9"}),
     ("RoleDown", 5,
      {SERVER % ("decode", "decode"): "0x9", SERVER % ("decode-2", "decode"): "0x9"},
