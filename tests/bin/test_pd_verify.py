@@ -641,6 +641,35 @@ def test_a_worker_that_gets_no_request_is_told(
         verify.verify(verify.config_of(config.write()), verify.Outcome())
 
 
+@pytest.mark.parametrize(("listed", "asked_for"), [(["once"], False), (["once", "other"], True), (None, True)])
+def test_a_worker_that_is_left_out_of_the_routers_file_need_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+    service: Service,
+    config: Config,
+    tmp_path: Path,
+    listed: list[str] | None,
+    asked_for: bool,
+) -> None:
+    """Such as one that serves the release of before. A file that cannot be read leaves out nobody."""
+    service.respond = lambda request, asked: (
+        bool(service.answers.setdefault(asked["messages"][0]["content"], "so")) and False
+    )
+    monkeypatch.setattr(verify, "SPREAD_S", 0.5)
+    file = tmp_path / "workers.json"
+    with serving() as other:
+        other.answers["/metrics"] = answer(200, "sglang:transfers_total 3")
+        urls = {"once": service.site.url, "other": other.url}
+        if listed:
+            file.write_text(json.dumps({"version": 1, "workers": [{"url": urls[name]} for name in listed]}))
+        config.content["metrics"]["decode"] = [f"{url}/metrics" for url in urls.values()]
+        config.content |= {"least": {"prefill": 1, "decode": 1}, "listed": str(file)}
+        outcome = verify.Outcome()
+        waits = pytest.raises(verify.Fault, match="the router sends nothing there")
+        with waits if asked_for else contextlib.nullcontext():
+            verify.verify(verify.config_of(config.write()), outcome)
+        assert bool(outcome.metrics) is not asked_for
+
+
 def test_metrics_that_cannot_be_read(config: Config) -> None:
     config.content["metrics"]["decode"] = f"http://127.0.0.1:{closed_port()}/metrics"
     code, outcome = config.run()

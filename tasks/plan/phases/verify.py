@@ -49,6 +49,7 @@ def verify_config(plan: Plan) -> WantedFile | None:
             for role in dict.fromkeys(worker.role for worker in plan.served)
         },
         "least": {role: least for role, (least, _) in plan.enough.items()} or None,
+        "listed": None if plan.settings.place.alone else plan.paths.workers,
         "transfer_metrics": _counters(plan),
     }
     gist = f"{len(questions(plan))} questions with known answers"

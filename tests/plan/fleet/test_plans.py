@@ -130,6 +130,8 @@ def test_questions_are_asked_where_the_router_is_and_of_every_server() -> None:
     asked = json.loads(config.content)
     assert asked["metrics"] == {"prefill": [f"{PREFILL}/metrics"], "decode": [f"{DECODE}/metrics"]}
     assert asked["least"] == {"prefill": 1, "decode": 1}, "one that is down is no reason to take a change back"
+    file = workers_file(plans["gpu-1"])
+    assert file and asked["listed"] == file.path, "nor one that is left out"
     assert verify_config(plans["gpu-2"]) is None
 
 
