@@ -289,6 +289,8 @@ def _service(name: str, every: dict[str, Member | PlanError]) -> dict[str, Toget
         )
     data = {member.host: _data(member.host) for member in found}
     made = joined(found, data, _reached(found) if len(found) > 1 else {})
+    if not any(member.taken for member in found):
+        return made  # for the host that watches it: this run does nothing there
     lost = [member.host for member in found if not (member.taken or member.limited)]
     lines = agreement.lacking(name, {one: of.settings for one, of in made.items()}, lost) if lost else []
     if lines:
@@ -302,7 +304,7 @@ def _service(name: str, every: dict[str, Member | PlanError]) -> dict[str, Toget
 def _reached(found: tuple[Member, ...]) -> dict[str, tuple[str, str]]:
     """Host -> address and interface where the others reach it. Raises PlanError."""
     asked = [member for member in found if member.taken]
-    with ThreadPoolExecutor(len(asked)) as side_by_side:
+    with ThreadPoolExecutor(len(asked) or 1) as side_by_side:
         told = dict(zip([member.host for member in asked], side_by_side.map(_addresses, asked), strict=True))
     reached: dict[str, tuple[str, str]] = {}
     lines: list[str] = []

@@ -157,3 +157,36 @@ def test_a_part_of_one_host_reaches_the_other_routers_of_its_service(
 def test_a_router_whose_host_is_not_reached_is_one_line(reached: Run, name: str) -> None:
     with ctx_host.use(reached.host(name)), pytest.raises(PlanError, match="the router on gpu-2 sends requests here"):
         fleet.routers()
+
+
+# ---- a run for the host that watches all
+
+
+class Addressed:
+    """The end of a way onto a host that has one address."""
+
+    client = None
+
+    def run_shell_command(self, command: object, **_: object) -> tuple[bool, CommandOutput]:
+        assert "ip -o addr" in str(command), "whoever is left out is asked nothing"
+        return True, CommandOutput(
+            [OutputLine("stdout", "2: eth0    inet 10.1.0.7/24 brd 10.1.0.255 scope global eth0")]
+        )
+
+
+def test_a_service_that_limit_leaves_out_whole_does_not_keep_its_watcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is done there, so nobody asks whether it serves."""
+    made = Run(monkeypatch, **{name: {"monitoring": True} for name in ("gpu_5", "gpu_6")})
+    monkeypatch.setattr(fleet, "_members", None)
+    monkeypatch.setattr(fleet, "_services", {})
+    with ctx_state.use(made.state):
+        keeper = made.host("gpu-7")
+        keeper.groups.append("monitoring")
+        made.state.limit_hosts = [keeper]
+        made.state.activated_hosts = {keeper}
+        keeper.connected = True
+        keeper.connector = Addressed()  # type: ignore[assignment]
+        with ctx_host.use(keeper):
+            found = fleet._watching("gpu-7", fleet._of("gpu-7").settings)
+    assert found is not None
+    assert [one.host for one in found.watched] == ["gpu-7", "gpu-5", "gpu-6"]
