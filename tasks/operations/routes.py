@@ -38,7 +38,7 @@ class Router:
     paths: Paths
     url: str
     certificate: str | None  # the file with the one that it shows
-    units: tuple[str, ...]  # of its host, that go on while the file changes
+    units: tuple[str, ...]  # of its host, that go on while the file changes; () where nothing runs there
 
     def asked(self) -> str:
         """The questions with known answers, asked through it: what is wrong, "" where every answer is right."""
@@ -120,7 +120,9 @@ def out_of_use(state: State, host: Host, away: Away, act: Callable[[State, Host]
     began = time.monotonic()
     for line in away.lone:
         say(host, f"{line}: no request is answered {away.then.value}", "yellow")
-    before = [(router, router.listed(), router.count()) for router in away.routers]
+    # where nothing runs nothing is sent, and the way back of a run that breaks off would start what somebody stopped
+    told = [router for router in away.routers if router.units or away.then is Then.LEAVE]
+    before = [(router, router.listed(), router.count()) for router in told]
     for number, (router, text, count) in enumerate(before):
         if fault := _leave(host, away, router, text, count):
             _tell(host, router, fault)

@@ -217,6 +217,16 @@ def test_servers_are_out_of_the_list_while_it_lasts(
     assert armed == [then is not Then.LEAVE], "for good is for good, also where the run breaks off"
 
 
+@pytest.mark.parametrize("then", Then)
+def test_a_router_whose_host_was_stopped_stays_so(hosts: Callable[..., Hosts], then: Then) -> None:
+    made = hosts()
+    lists = away(made, then)
+    lists = replace(lists, routers=tuple(replace(router, units=()) for router in lists.routers))
+    assert out_of_use(made.state, made.host("gpu-2"), lists, lambda *_: True) is True
+    assert not made.ways["gpu-1"].ran("pd-passed resume"), "which would start it"
+    assert len(written(made)) == (then is Then.LEAVE)
+
+
 def test_a_router_whose_list_cannot_be_read_changes_nothing(hosts: Callable[..., Hosts]) -> None:
     made = hosts()
     made.ways["gpu-1"].listed = "garbage"
