@@ -125,10 +125,17 @@ def _reached_by(keeper: str, name: str) -> str:
 
 def routers() -> tuple[Host, ...]:
     """Other hosts with a router that sends requests to this host's servers, connected also where --limit leaves them
-    out. Raises PlanError where one is not reached."""
+    out. Raises PlanError where one is not reached, and where the run is for more hosts: they would change the list of
+    a router at the same time."""
     with _looking:
         if host.name not in _known():
             return ()
+        taken = [one.name for one in state.inventory if state.is_host_in_limit(one)]
+        if len(taken) > 1:
+            raise PlanError(
+                f"{host.name} serves together with others, and a part is for one such host: this run is for "
+                f"{', '.join(taken)}; name one with --limit"
+            )
         every = {member.host: member for member in members.known(_known())}
         service = every.pop(host.name).service
         routed = [one for one in every.values() if ROUTER in one.roles and one.service == service]

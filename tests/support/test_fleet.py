@@ -49,6 +49,9 @@ class Run:
     def host(self, name: str) -> Host:
         return self.state.inventory.get_host(name)
 
+    def limit(self, *names: str) -> None:
+        self.state.limit_hosts = [self.host(name) for name in names]
+
     def fail(self, *names: str) -> set[str]:
         """The hosts that the run goes on with."""
         self.state.fail_hosts({self.host(name) for name in names})
@@ -148,13 +151,25 @@ def reached(run: Run, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
 def test_a_part_of_one_host_reaches_the_other_routers_of_its_service(
     reached: Run, name: str, routers: list[str]
 ) -> None:
+    reached.limit(name)
     with ctx_host.use(reached.host(name)):
         assert [one.name for one in fleet.routers()] == routers
     assert {one.name for one in reached.state.activated_hosts} == {*routers}, "pyinfra lets go of them at the end"
 
 
+def test_a_part_is_for_one_host_of_those_that_serve_together(reached: Run) -> None:
+    """Two of them would write the list of a router at the same time."""
+    reached.limit("gpu-6", "gpu-7")
+    with ctx_host.use(reached.host("gpu-7")):
+        assert fleet.routers() == ()
+    with ctx_host.use(reached.host("gpu-6")), pytest.raises(PlanError, match="this run is for gpu-6, gpu-7; name one"):
+        fleet.routers()
+    assert not reached.state.activated_hosts, "nobody is connected for it"
+
+
 @pytest.mark.parametrize("name", ["gpu-1", "gpu-3"])
 def test_a_router_whose_host_is_not_reached_is_one_line(reached: Run, name: str) -> None:
+    reached.limit(name)
     with ctx_host.use(reached.host(name)), pytest.raises(PlanError, match="the router on gpu-2 sends requests here"):
         fleet.routers()
 
@@ -182,7 +197,7 @@ def test_a_service_that_limit_leaves_out_whole_does_not_keep_its_watcher(monkeyp
     with ctx_state.use(made.state):
         keeper = made.host("gpu-7")
         keeper.groups.append("monitoring")
-        made.state.limit_hosts = [keeper]
+        made.limit("gpu-7")
         made.state.activated_hosts = {keeper}
         keeper.connected = True
         keeper.connector = Addressed()  # type: ignore[assignment]
