@@ -17,6 +17,7 @@ TIME_LEFT, TIME_RIGHT, TIME_BOTTOM = 50, 18, 22  # without a line for the axis' 
 TIME_TICKS = 6
 TIMES = (60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)  # seconds between two of them
 DAY = 86400
+LEAST = 1e-9  # a highest value below it has no axis of its own
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,8 @@ def over_time(
 ) -> Plot:
     """lines: kind of line -> (seconds since 1970, value), in their order. A line has a gap where more than `step`
     seconds lie between two points; a point between two gaps is a mark. The y axis starts at 0, times are UTC."""
-    values_told = _ticks(max((value for found in lines.values() for _, value in found), default=0.0) or 1.0)
+    highest = max((value for found in lines.values() for _, value in found), default=0.0)
+    values_told = _ticks(highest if highest > LEAST else 1.0)
 
     def x(at: float) -> float:
         return round(TIME_LEFT + (at - begin) / (end - begin) * (TIME_WIDTH - TIME_LEFT - TIME_RIGHT), 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,8 @@ HOUR = 3600
 HOURS = 3  # that are shown unless somebody asks for more; dashboards begin with as many
 LONGEST_H = 24 * 90
 LATEST = 2**33  # seconds since 1970 that a clock may show
+# Servers tell what they like: the largest value that is drawn, and characters of a label.
+LARGEST, LONGEST_LABEL = 1e100, 200
 # Unit of Grafana -> (from which value on, divided by, what the title says).
 UNITS: dict[str, tuple[tuple[float, float, str], ...]] = {
     "short": ((0, 1, ""),),
@@ -177,8 +178,8 @@ def _alert(labels: Mapping[str, str], notes: Mapping[str, str], since: str) -> A
 
 def _series(found: Mapping[str, Any]) -> Series:
     points = ((float(at), float(value)) for at, value in found["values"])
-    labels = {str(name): str(value) for name, value in found["metric"].items()}
-    return Series(labels, tuple((at, value) for at, value in points if 0 <= at <= LATEST and math.isfinite(value)))
+    labels = {str(name): str(value)[:LONGEST_LABEL] for name, value in found["metric"].items()}
+    return Series(labels, tuple((at, value) for at, value in points if 0 <= at <= LATEST and abs(value) < LARGEST))
 
 
 # ---- the page

@@ -125,6 +125,23 @@ def test_an_answer_that_cannot_be_read_is_told(result: object) -> None:
     )
 
 
+@pytest.mark.parametrize(("value", "last"), [(-5.0, "-5"), (5e-324, "4.9e-324")])
+def test_what_no_server_should_tell_is_drawn_at_the_bottom(value: float, last: str) -> None:
+    one = shown(panel(q="x"), said("q", ({}, [value, value])))
+    assert one.plot and [line.last for line in one.lines] == [last]
+    assert re.findall(r" ([0-9.]+)", one.plot.lines[0].path) == [str(one.plot.bottom)] * 2
+
+
+@pytest.mark.parametrize("value", ["1e300", "-1e300", "NaN", "+Inf"])
+def test_what_no_axis_holds_is_no_data(value: str) -> None:
+    assert shown(panel("s", q="x"), said("q", ({}, [value]))).plot is None
+
+
+def test_a_label_without_end_is_cut() -> None:
+    (line,) = shown(panel(q="{{name}}"), said("q", ({"name": "1" * 5000}, [1.0]))).lines
+    assert 0 < len(line.name) < 5000
+
+
 def test_a_query_that_was_not_asked_is_told() -> None:
     assert shown(panel(q="x"), said("another")).words == ("no data: Prometheus was not asked",)
 
