@@ -24,9 +24,7 @@ def watch(plan: Plan) -> None:
         _watched(plan)
     elif plan.system.monitored:
         daemons.removed(
-            name="No monitoring",
-            packages=[name for name in monitoring.packages_of() if name in plan.system.packages],
-            units=monitoring.UNITS_OF_OURS,
+            name="No monitoring", units=monitoring.there(host.get_fact(Paths, paths=monitoring.belongings()))
         )
 
 
@@ -43,13 +41,8 @@ def _watched(plan: Plan) -> None:
     units = monitoring.read(host.get_fact(Monitoring, units=of_unit), of_unit)
     written = {file.path for file in every if compare(file, found[file.path]).content}
 
-    gone = tuple(unit for unit in gone if any(found[path].kind != "absent" for path in monitoring.belongings([unit])))
-    if gone:
-        daemons.removed(
-            name=f"No longer here: {', '.join(gone)}",
-            packages=[name for name in monitoring.packages_of(gone) if name in plan.system.packages],
-            units=gone,
-        )
+    if gone := monitoring.there(found, gone):
+        daemons.removed(name=f"No longer here: {', '.join(gone)}", units=gone)
     for folder in folders:
         files.directory(name=f"Folder {folder.path}", wanted=folder, found=found[folder.path])
     if keeps:

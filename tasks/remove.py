@@ -31,11 +31,8 @@ def everything() -> None:
         there = planned.there(
             host.get_fact(Paths, paths=planned.asked, user=wanted.service_user, theirs=list(planned.of_user))
         )
-        watching = host.get_fact(Paths, paths=monitoring.belongings())
-        if any(found.kind != "absent" for found in watching.values()):
-            # apt knows those of makers' repositories only where a run named these
-            had = [unit for unit in monitoring.DAEMONS if watching[monitoring.drop_in(unit)].kind != "absent"]
-            daemons.removed(name="No monitoring", packages=monitoring.packages_of(had), units=monitoring.UNITS_OF_OURS)
+        if watching := monitoring.there(host.get_fact(Paths, paths=monitoring.belongings())):
+            daemons.removed(name="No monitoring", units=watching)
         operations.removed(
             name=f"Nothing of ours on {host.name}",
             there=there,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from tasks.plan.errors import PlanError
-from tasks.plan.files import WantedDirectory, WantedFile, to_json
+from tasks.plan.files import FoundPaths, WantedDirectory, WantedFile, to_json
 from tasks.plan.host.answers import METRIC_COLUMNS, ROW_COLUMNS, Answer
 from tasks.plan.phases import passed
 from tasks.plan.plan import Plan
@@ -229,6 +229,11 @@ def belongings(units: Sequence[str] = UNITS_OF_OURS) -> list[str]:
         for unit in units
         for path in (*of_unit.get(unit, []), *of_maker.get(unit, []), *([drop_in(unit)] if unit in DAEMONS else []))
     ]
+
+
+def there(found: FoundPaths, units: Sequence[str] = UNITS_OF_OURS) -> tuple[str, ...]:
+    """Those units of which something of ours is on the host: a Grafana of somebody else's is not. found: belongings."""
+    return tuple(unit for unit in units if any(found[path].kind != "absent" for path in belongings([unit])))
 
 
 def not_here(plan: Plan) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tasks.plan.errors import PlanError
+from tasks.plan.files import ABSENT, FoundPath, FoundPaths
 from tasks.plan.phases import monitoring
 from tasks.plan.plan import Plan
 from tasks.plan.service.repository import DCGM, GRAFANA
@@ -106,3 +107,10 @@ def test_a_repository_that_cannot_be(name: str, changes: dict[str, object], line
     with pytest.raises(PlanError, match=line.replace("NAME", name)) as fault:
         settings(monitoring=True, **{**BOTH, **wrong})
     assert "secret" not in str(fault.value)
+
+
+def test_what_somebody_else_set_up_is_not_taken_away() -> None:
+    found = FoundPaths(dict.fromkeys(monitoring.belongings(), ABSENT))
+    assert monitoring.there(found) == ()
+    found[monitoring.drop_in(monitoring.PROMETHEUS)] = found[monitoring.FORWARDS] = FoundPath("file")
+    assert monitoring.there(found) == (monitoring.PROMETHEUS, monitoring.FORWARDER)
