@@ -6,6 +6,7 @@ from tasks.plan.plan import Plan
 from tasks.plan.service import network, sandbox
 from tasks.plan.service.instances import Instance
 from tasks.plan.service.options import Option, replaced
+from tasks.plan.service.watching import Watched
 
 
 def of_instance(plan: Plan, instance: Instance) -> tuple[Option, ...]:
@@ -44,8 +45,9 @@ def of_figures(plan: Plan) -> tuple[Option, ...]:
 def of_forwarder(plan: Plan) -> tuple[Option, ...]:
     """Of the unit that shows this host's figures to the Prometheus of another."""
     assert plan.watching
-    peers = Option(network.ALLOW, (plan.watching.address, plan.watching.asked_from), "the host that asks, and its own")
-    return replaced((*sandbox.of_router(plan.settings), *network.of_tool(plan.settings), peers), plan.settings)
+    own = (plan.watching.address, *Watched(plan.watching.address, plan.settings).addresses)
+    options = (*sandbox.of_router(plan.settings), *network.of_figures(own, plan.watching.asked_from))
+    return replaced(options, plan.settings)
 
 
 VIEW = ("ProtectHome", "PrivateTmp")  # what hides files of the host from a server

@@ -99,7 +99,6 @@ def daemons(plan: Plan) -> tuple[Daemon, ...]:
     of_host = (node_exporter, *([dcgm] if settings.dcgm_repository and settings.serves else []))
     if plan.watching is None or not plan.watching.watched:
         return of_host
-    asked = (source.address.rpartition(":")[0].strip("[]") for source in plan.watching.watched[0].sources)
     return (
         Daemon(
             PROMETHEUS,
@@ -112,7 +111,7 @@ def daemons(plan: Plan) -> tuple[Daemon, ...]:
                 f"--web.listen-address={LOOPBACK}:{settings.prometheus_port}",
             ),
             (CONFIG, RULES),
-            ("localhost", *dict.fromkeys(one for one in asked if not is_loopback(one))),
+            ("localhost", *dict.fromkeys(one for one in plan.watching.watched[0].addresses if not is_loopback(one))),
             plan.watching.beyond,
         ),
         Daemon(

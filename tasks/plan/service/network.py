@@ -72,6 +72,13 @@ def of_tool(settings: Settings) -> tuple[Option, ...]:
     return (_NOBODY, _allowed(settings, (settings.router_host, *(role.address for role in settings.roles.values()))))
 
 
+def of_figures(own: Sequence[str], asked_from: str) -> tuple[Option, ...]:
+    """As of_server, for what shows figures to one other host and to nobody else. own: addresses where it asks."""
+    beyond = (address for address in own if not is_loopback(address) and _is_one(address))
+    allowed = tuple(dict.fromkeys(("localhost", *beyond, asked_from)))
+    return (_NOBODY, Option(ALLOW, allowed, "this host, and the one that asks"))
+
+
 def _allowed(settings: Settings, own: tuple[str, ...], networks: Sequence[str] = ()) -> Option:
     """Loopback, the host's own addresses beyond it, and networks."""
     beyond = [address for address in own if not is_loopback(address) and _is_one(address)]

@@ -34,6 +34,11 @@ class Watched:
         return self.host if self.settings.place.alone else self.settings.service
 
     @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where its sources are asked, on it."""
+        return tuple(source.address.rpartition(":")[0].strip("[]") for source in self.sources)
+
+    @property
     def sources(self) -> tuple[Source, ...]:
         settings = self.settings
         found = [

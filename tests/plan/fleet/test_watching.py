@@ -104,8 +104,21 @@ def test_a_watched_host_has_no_prometheus_and_lets_one_host_in(both: dict[str, P
     }  # fmt: skip
     unit = next(text for path, text in files.items() if path.endswith(monitoring.FORWARDER))
     assert "IPAddressDeny=any\n" in unit and "DynamicUser=yes\n" in unit
-    allowed = {word for line in unit.splitlines() if line.startswith("IPAddressAllow=") for word in line[15:].split()}
-    assert allowed == {"localhost", HERE, THERE}
+    assert allowed(unit) == {"localhost", HERE, THERE}
+
+
+def allowed(unit: str) -> set[str]:
+    """With whom a unit may exchange packets."""
+    return {word for line in unit.splitlines() if line.startswith("IPAddressAllow=") for word in line[15:].split()}
+
+
+def test_figures_are_for_one_host_and_come_from_wherever_the_router_shows_its_own() -> None:
+    wanted = settings(
+        monitoring=True, peer_networks=["10.9.0.0/24"], router_metrics_host="10.2.0.2", router_api_key_env="KEY"
+    )
+    made = replace(plan(wanted, hardware(TWO_SOCKETS)), watching=Watching(address=THERE, asked_from=HERE))
+    unit = next(text for path, text in texts(made).items() if path.endswith(monitoring.FORWARDER))
+    assert allowed(unit) == {"localhost", HERE, THERE, "10.2.0.2"}
 
 
 def test_the_host_with_the_prometheus_shows_its_figures_to_nobody(both: dict[str, Plan]) -> None:
