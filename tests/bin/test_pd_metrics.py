@@ -427,6 +427,22 @@ def test_another_host_sees_figures_and_nothing_else_of_a_server(tmp_path: Path) 
             assert not site.asked("/generate")
 
 
+@pytest.mark.parametrize("length", [b"Content-Length: 9\r\n", b"Transfer-Encoding: chunked\r\n"])
+def test_an_answer_that_breaks_off_is_not_shown_as_a_whole_one(length: bytes, tmp_path: Path) -> None:
+    def answers(server: socket.socket) -> None:
+        with server.accept()[0] as line:
+            line.recv(4096)
+            line.sendall(b"HTTP/1.1 200 OK\r\n" + length + b"\r\n9\r\nx 12")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        source = f"http://127.0.0.1:{server.getsockname()[1]}/metrics"
+        with shown(tmp_path, {"/decode": source}) as url:
+            breaks_off = threading.Thread(target=answers, args=[server], daemon=True)
+            breaks_off.start()
+            assert fetched(f"{url}/decode")[0] == 502
+            breaks_off.join(30)
+
+
 def test_what_nvidia_smi_is_asked_was_recorded() -> None:
     asked = json.loads(monitoring.figures(plan(settings(monitoring=True), hardware(TWO_SOCKETS))).content)
     known = [path.read_text().split() for path in NVIDIA.glob("*/args")]
