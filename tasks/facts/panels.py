@@ -58,8 +58,8 @@ class Panels(FactBase[list[dict[str, Any]]]):
         for line in output:
             try:
                 answer = json.loads(line)
-            except ValueError:
-                continue  # the banner of a login
+            except (ValueError, RecursionError):
+                continue  # the banner of a login, or nested without end
             if isinstance(answer, dict) and (isinstance(answer.get("query"), str) or "alerts" in answer):
                 found.append(answer)
         return found

@@ -408,3 +408,7 @@ def test_number_lists_of_any_length_cost_nothing() -> None:
 
 def test_placement_takes_what_was_read() -> None:
     assert placement.place(settings().roles, HARDWARE)
+
+
+def test_an_answer_that_is_nested_without_end_is_none() -> None:
+    assert panels.Panels().process(['{"query": ' + "[" * 100_000]) == []
