@@ -19,7 +19,7 @@ from tasks.operations.progress import run_and_log, say
 from tasks.operations.upload import sent
 from tasks.plan.errors import PlanError
 from tasks.plan.files import FoundPath, as_wanted
-from tasks.plan.phases.passed import arming
+from tasks.plan.phases.passed import arming, disarming
 from tasks.plan.phases.routing import listed, shortened, workers_file
 from tasks.plan.plan import Plan
 from tasks.plan.service.paths import Paths
@@ -79,6 +79,10 @@ class Router:
         if good:
             good, output = self._run(put)
         return "" if good else " ".join(output.stderr_lines)
+
+    def disarm(self) -> None:
+        """Its file stays as it is, whatever becomes of this run."""
+        self._run(disarming())
 
     def _run(self, command: str, **more: object) -> tuple[bool, CommandOutput]:
         return self.host.run_shell_command(StringCommand(command), **{**way(self.host), **more})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 
 from pyinfra import host
@@ -41,7 +41,7 @@ def stopped(installed: Installed, told: WantedFile, already: str, away: Away) ->
     yield StringCommand(f"{disarming()}; systemctl disable -q {TARGET} 2>/dev/null; true")  # a half-made host has none
     # one command: systemd ends the router before its servers
     stop = f"systemctl stop {shlex.join(installed.units)} && {{ systemctl stop {TARGET} 2>/dev/null; true; }}"
-    yield FunctionCommand(out_of_use, [away, partial(run_and_log, command=stop)], {})
+    yield FunctionCommand(_out_of_use, [away, partial(run_and_log, command=stop)], {})
     yield FunctionCommand(_say, [f"stopped, also over a reboot: {', '.join(installed.names)}"], {})
 
 
@@ -69,7 +69,7 @@ def restarted(installed: Installed, at_boot: bool, limit: int, asks: Asks, away:
             state, host, installed.names, limit, asks
         )
 
-    yield FunctionCommand(out_of_use, [away, act], {})
+    yield FunctionCommand(_out_of_use, [away, act], {})
     yield FunctionCommand(_answers, [away.routers], {})
 
 
@@ -99,7 +99,7 @@ def booted(
         up = {name: unit for name, unit in installed.names.items() if unit in installed.running}
         return run_and_log(state, host, start) and _comes_up(state, host, up, limit, asks)
 
-    yield FunctionCommand(out_of_use, [away, act], {})
+    yield FunctionCommand(_out_of_use, [away, act], {})
     if installed.running:
         yield FunctionCommand(_answers, [away.routers], {})
 
@@ -128,6 +128,15 @@ def _comes_up(state: State, host: Host, units: Mapping[str, str], limit: int, as
     if not all(follow_gates(state, host, group, limit) for group in (workers, router)):
         return False
     return all_right(state, host, *asks) if router else _say(state, host, f"ready: {', '.join(workers)}")
+
+
+def _out_of_use(state: State, host: Host, away: Away, act: Callable[[State, Host], bool]) -> bool:
+    """As out_of_use; nothing of the routers' hosts is to come back any more."""
+    good = out_of_use(state, host, away, act)
+    for router in away.routers:
+        if router.units:
+            router.disarm()
+    return good
 
 
 def _answers(state: State, host: Host, routers: Sequence[Router]) -> bool:

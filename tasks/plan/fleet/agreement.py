@@ -73,8 +73,12 @@ def lacking(service: str, every: Mapping[str, Settings], without: Collection[str
             lines.append(
                 f"service {service!r} needs {needed} {role} (setting minimum_{role}); without {names} it has {there}"
             )
-    if not any(one.routes for one in left.values()):
-        lines.append(f"service {service!r} has no router without {names}")
+    lines += [
+        f"service {service!r} has a router on {host}, which would go on sending requests to servers that restart: mend "
+        "that host, or take it out of the list router"
+        for host, one in every.items()
+        if host in without and one.routes
+    ]
     return lines
 
 
