@@ -21,6 +21,7 @@ ROUTER = 'up{job="router",instance="router",role="router",host="a",service="main
 SERVER = 'up{job="server",instance="%s",role="%s",host="a",service="main"}'
 STOPPED, RUNS = (f'sglang_pd_{name}{{host="%s",service="main"}}' for name in ("stopped", "run_active"))
 REPLAYS = 'sglang_pd_gpu_pcie_replays{uuid="GPU-1"}'
+AVOIDED = 'smg_worker_health{worker="a",host="a",service="main"}'
 OF_DRIVER, DRIVER = (
     'sglang_pd_proof_time_seconds{host="a",driver="580.1"}',
     'sglang_pd_gpu_driver_info{host="a",driver="%s"}',
@@ -81,6 +82,10 @@ CASES: list[tuple[str, int, Series, Series]] = [
     ("ServerDown", 5, {SERVER % ("decode", "decode"): "0x9"}, {SERVER % ("decode", "decode"): "1x3 0x9"}),
     ("RouterAvoidsServer", 5, {'smg_worker_health{worker="a"}': "0x9"}, {'smg_worker_health{worker="a"}': "1x9"}),
     ("RouterAvoidsServer", 5, {'smg_worker_cb_state{worker="a"}': "1x9"}, {'smg_worker_cb_state{worker="a"}': "2x9"}),
+    *(
+        ("RouterAvoidsServer", 5, {AVOIDED: "0x9", why: "0x9"}, {AVOIDED: "0x9", why: "1x9"})
+        for why in (STOPPED % "b", RUNS % "b")
+    ),
     ("RequestsFail", 30,
      {ANSWERS % "200": "0+94x40", ANSWERS % "503": "0+6x40"}, {ANSWERS % "200": "0+96x40", ANSWERS % "503": "0+4x40"}),
     ("RequestsFail", 30, {ANSWERS % "200": "0+1x40", ANSWERS % "502": "0+1x40"}, {ANSWERS % "200": "0+1x40", ANSWERS % "404": "0+9x40"}),
