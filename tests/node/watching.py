@@ -62,7 +62,7 @@ def asked(node: Node, path: str) -> Any:
 def listening(node: Node) -> dict[str, str]:
     """ADDRESS:PORT -> unit, of every TCP socket that a daemon of ours listens on."""
     found = {}
-    for unit in monitoring.DAEMONS:
+    for unit in (f"{package}.service" for package in monitoring.PACKAGES):
         pid = node.run(f"systemctl show -p MainPID --value {unit}").stdout.strip()
         for line in node.run("ss -ltnpH").stdout.splitlines():
             if f"pid={pid}," in line:
@@ -71,8 +71,9 @@ def listening(node: Node) -> dict[str, str]:
 
 
 def require_watched(nodes: Sequence[Node], absent: Collection[str] = ()) -> str:
-    """What is seen on hosts with a Prometheus, in words. absent: metrics that they cannot have. Raises NodeError for a target that is down, a rule that is not
-    evaluated, a metric that a rule names and nobody has, a socket beyond loopback, and an alert."""
+    """What is seen on hosts with a Prometheus, in words. absent: metrics that they cannot have. Raises NodeError for a
+    target that is down, a rule that is not evaluated, a metric that a rule names and nobody has, a socket beyond
+    loopback, and an alert."""
     told, known = [], set()
     for node in nodes:
         ran = node.run(f"/opt/sglang-pd/bin/pd-metrics check --prometheus {URL}")
@@ -81,7 +82,7 @@ def require_watched(nodes: Sequence[Node], absent: Collection[str] = ()) -> str:
         sockets = listening(node)
         if wide := [where for where in sockets if not where.startswith("127.0.0.1:")]:
             raise NodeError(f"{node.name}: monitoring listens beyond loopback: {', '.join(wide)}")
-        if len(sockets) != len(monitoring.DAEMONS):
+        if len(sockets) != len(monitoring.PACKAGES):
             raise NodeError(f"{node.name}: monitoring listens on {sorted(sockets)} alone")
         if firing := alerts(node):
             raise NodeError(f"{node.name}: alerts of a healthy service: {', '.join(firing)}")
