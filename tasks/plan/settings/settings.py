@@ -307,8 +307,12 @@ class Settings(BaseModel):
 
     def minimum(self, role: str) -> int:
         """How many servers of a role, of all hosts together, the router of several hosts waits for."""
-        asked = {"prefill": self.minimum_prefill, "decode": self.minimum_decode, WHOLE: self.minimum_server}
-        return asked.get(role) or 1
+        return self.minimums[role] or 1
+
+    @property
+    def minimums(self) -> dict[str, int | None]:
+        """Role -> its minimum, as group_data says it."""
+        return {"prefill": self.minimum_prefill, "decode": self.minimum_decode, WHOLE: self.minimum_server}
 
     @property
     def router_ports(self) -> dict[str, int]:
@@ -545,13 +549,11 @@ def _fleet_faults(settings: Settings) -> list[str]:
         )
     if settings.place.alone:
         return lines + [
-            f"setting {name} = {value}: this host serves alone, and its router waits for every server; leave it out"
-            for name, value in (
-                ("minimum_prefill", settings.minimum_prefill), ("minimum_decode", settings.minimum_decode),
-                ("minimum_server", settings.minimum_server),
-            )
+            f"setting minimum_{role} = {value}: this host serves alone, and its router waits for every server; leave "
+            "it out"
+            for role, value in settings.minimums.items()
             if value is not None
-        ]  # fmt: skip
+        ]
     if settings.router != ROUTERS[True]:
         lines.append(
             f'setting router = {settings.router!r}: it takes no servers that come and go; set router = "smg" for hosts '
