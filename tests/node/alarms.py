@@ -9,7 +9,6 @@ exit codes: 0 each alert fired and cleared, and none where none should; 1 not so
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import sys
@@ -23,7 +22,7 @@ from urllib.parse import quote
 
 from tests.node import hanging
 from tests.node.asking import CONFIG, out
-from tests.node.crashes import put, whole
+from tests.node.crashes import arguments, put, whole
 from tests.node.deploying import provisioned
 from tests.node.node import REPOSITORY, Node
 from tests.node.process import command
@@ -252,12 +251,7 @@ def measured(node: Node, groups: list[list[Drill]]) -> tuple[list[str], list[str
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.node.alarms", description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="put the table into docs/monitoring.md")
-    parser.add_argument("--only", default="", metavar="REGEX", help="faults whose name it matches")
-    given = parser.parse_args()
-    if given.write and given.only:
-        parser.error("--write puts the whole table there: leave --only out")
+    given = arguments("tests.node.alarms", __doc__, "docs/monitoring.md")
     os.environ["MONITORING"] = "1"
     groups = [[drill for drill in group if re.search(given.only, drill.name)] for group in GROUPS]
     node = Node(f"alarms-{os.getpid()}")

@@ -136,13 +136,19 @@ def put(page: Path, begin: str, end: str, text: str) -> None:
     page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{rest.partition(end)[2]}")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.node.crashes", description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="put the table into docs/reliability.md")
+def arguments(program: str, about: str, page: str) -> argparse.Namespace:
+    """Of a program that writes a table about faults into a page of docs. about: its docstring."""
+    parser = argparse.ArgumentParser(prog=f"python -m {program}", description=about.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help=f"put the table into {page}")
     parser.add_argument("--only", default="", metavar="REGEX", help="faults whose name it matches")
     given = parser.parse_args()
     if given.write and given.only:
         parser.error("--write puts the whole table there: leave --only out")
+    return given
+
+
+def main() -> int:
+    given = arguments("tests.node.crashes", __doc__, "docs/reliability.md")
     chosen = [fault for fault in FAULTS if re.search(given.only, fault.name)]
     node = Node(f"crashes-{os.getpid()}")
     rows, failed = [], False
